@@ -1,0 +1,70 @@
+"""FedBABU: the body is trained under a fixed random head; clients fine-tune the whole at the end.
+
+Paper: Oh, Kim and Yun 2022, "FedBABU: Toward Enhanced Representation for Federated Image
+Classification".
+Differs from the paper: batch norm keeps running statistics, averaged with the body, where the
+authors' code uses the test batch's own (its accuracy then depends on the size of the test batch).
+The head is one for all, drawn from the seed, and neither trained, decayed nor sent.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+from torch import nn
+
+from fedtailor import learn
+from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.algorithms.fedrep import Body, is_body, is_head
+from fedtailor.supernet import Part, merge
+from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
+
+
+@dataclass(frozen=True)
+class FedBABU(Algorithm[Body, None]):
+    """Clients train the body only; the server averages bodies."""
+
+    sends: ClassVar[tuple[Sent, ...]] = (
+        Sent("*", "tensor", "the body's weights after local training; the head is fixed"),
+    )
+
+    weighted: bool = False  # average by examples; the authors' code averages plainly
+    finetune_epochs: Annotated[int, Ge(0)] = 5  # of the whole model, head included
+
+    def server_init(self, server: Server) -> Body:
+        """Start from the first weights."""
+        return Body(learn.pick(learn.initial_weights(server.setting), is_body))
+
+    def client_init(self, client: Client) -> None:
+        """Clients keep nothing: the head follows from the seed."""
+        return None
+
+    def configure(
+        self, server: Server, state: Body, cohort: list[ClientInfo]
+    ) -> dict[int, Message]:
+        """Send the body to all."""
+        return dict.fromkeys([info.id for info in cohort], Message(state.weights))
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        """Train the body under the fixed head."""
+        model = self._model(client, msg)
+        lr = self.rate(client.round, client.setting.rounds)
+        loss = learn.train(client, model, self, lr=lr, only=is_body)
+        body = learn.pick(learn.weights_of(model), is_body)
+        return None, Reply(Message(body), Log((Metric("train", "loss", loss),)))
+
+    def aggregate(self, server: Server, state: Body, results: Iterable[Result]) -> Body:
+        """Average the bodies."""
+        parts = (
+            Part(r.message.tensors, r.client.examples if self.weighted else 1.0) for r in results
+        )
+        return Body(merge(state.weights, parts))
+
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+        """Use the body under the fixed head, then the whole fine-tuned."""
+        return self.tune(client, self._model(client, msg))
+
+    def _model(self, client: Client, msg: Message) -> nn.Module:
+        head = learn.pick(learn.initial_weights(client.setting), is_head)
+        return learn.model_of(client.setting, msg.tensors | head, client.device)

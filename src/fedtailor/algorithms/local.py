@@ -1,0 +1,67 @@
+"""Local training: every client alone, nothing is sent.
+
+Paper: the control of every federated comparison.
+Differs from the paper: nothing. All clients start from the same weights, so that they differ by
+their data only, and train in the rounds in which they are sampled, so that the budget of rounds and
+epochs is that of the federated methods. A client never sampled keeps the first weights.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from fedtailor import learn
+from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The server knows nothing."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """A client's own weights."""
+
+    weights: Tensors
+
+
+@dataclass(frozen=True)
+class Local(Algorithm[Alone, Own]):
+    """Every client trains its own network on its own data."""
+
+    sends: ClassVar[tuple[Sent, ...]] = ()
+
+    def server_init(self, server: Server) -> Alone:
+        """Start with nothing."""
+        return Alone()
+
+    def client_init(self, client: Client) -> Own:
+        """Start from the weights that all start from."""
+        return Own(learn.initial_weights(client.setting))
+
+    def configure(
+        self, server: Server, state: Alone, cohort: list[ClientInfo]
+    ) -> dict[int, Message]:
+        """Send nothing."""
+        return {info.id: Message() for info in cohort}
+
+    def train(self, client: Client, own: Own, msg: Message) -> tuple[Own, Reply]:
+        """Train the client's own network."""
+        model = learn.model_of(client.setting, own.weights, client.device)
+        lr = self.rate(client.round, client.setting.rounds)
+        loss = learn.train(client, model, self, lr=lr)
+        return Own(learn.weights_of(model)), Reply(log=Log((Metric("train", "loss", loss),)))
+
+    def aggregate(self, server: Server, state: Alone, results: Iterable[Result]) -> Alone:
+        """Wait for the cohort; there is nothing to take in."""
+        for _ in results:
+            pass
+        return state
+
+    def deploy(self, client: Client, own: Own, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+        """Use the client's own network."""
+        return self.tune(client, learn.model_of(client.setting, own.weights, client.device))

@@ -1,0 +1,231 @@
+"""The config: TOML, overrides, and one clear sentence for whatever is wrong with it."""
+
+import dataclasses
+import json
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import tomli_w
+from annotated_types import Ge, Gt, Len
+from pydantic import TypeAdapter, ValidationError
+
+from fedtailor import registry
+from fedtailor.algorithm import Algorithm
+from fedtailor.data.options import DataOptions
+from fedtailor.rng import numpy_rng_for
+from fedtailor.types import Budget, SearchSpace, UserError
+
+T = TypeVar("T")
+Above: TypeAlias = Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A value drawn for each client between two bounds."""
+
+    uniform: tuple[Above, Above]
+
+
+Dealt: TypeAlias = Above | Annotated[tuple[Above, ...], Len(1)] | Uniform
+
+
+@dataclass(frozen=True)
+class BudgetOptions:
+    """The clients' devices: one value for all, a list dealt in turn, or { uniform = [a, b] }."""
+
+    memory_mb: Dealt | None = None  # memory for training; none: no limit
+    speed: Dealt = 1e10  # multiply-adds per second
+    mbps: Dealt = 100.0  # megabits per second, up and down alike
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where clients run."""
+
+    name: Literal["local"] = "local"
+    workers: Annotated[int, Ge(0)] = 2  # processes; 0: in this one, for debugging
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    seed: int = 0
+    rounds: Annotated[int, Ge(1)] = 20
+    cohort: Annotated[int, Ge(1)] | None = None  # clients per round; none: all
+    eval_every: Annotated[int, Ge(1)] = 5  # rounds; the last is always evaluated
+    on_failure: Literal["stop", "skip"] = "stop"  # when a client fails
+    clock: Literal["modelled", "measured"] = "modelled"  # of a client's round time
+    save_models: bool = True  # write every client's final model to clients/
+    algorithm_name: str = "fedavg"
+    algorithm: Algorithm[Any, Any] = field(default_factory=lambda: _default("algorithm", "fedavg"))
+    space_name: str = "cnn"
+    space: SearchSpace = field(default_factory=lambda: _default("space", "cnn"))
+    data: DataOptions = DataOptions()
+    budget: BudgetOptions = BudgetOptions()
+    engine: EngineOptions = EngineOptions()
+
+
+TABLES = {"data": DataOptions, "budget": BudgetOptions, "engine": EngineOptions}
+NAMED = ("algorithm", "space")
+
+
+def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a TOML file, with dotted keys overridden."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; `fedtailor cp quickstart {path}` makes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    return make_config(override(table, overrides or {}))
+
+
+def override(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a table with values set at dotted keys."""
+    result = json.loads(json.dumps(table, default=_refuse))
+    for key, value in overrides.items():
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"{key}: {parent} is not a table")
+        inner[last] = value
+    return result
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read `key=value`; a value that is not TOML is taken as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"{text!r}: an override is written key=value, such as algorithm.lr=0.05")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def make_config(table: dict[str, Any]) -> Config:
+    """Turn a plain table into a config, or say what is wrong."""
+    table = dict(table)
+    parts: dict[str, Any] = {}
+    for kind in NAMED:
+        name, fields = _named(kind, table.pop(kind, {}))
+        parts[f"{kind}_name"] = name
+        parts[kind] = validate(registry.find(kind, name), fields, kind)
+    for key, kind in TABLES.items():
+        parts[key] = validate(kind, table.pop(key, {}), key)
+    top = [f for f in dataclasses.fields(Config) if f.name not in parts]
+    known = {f.name: f for f in top}
+    _refuse_unknown(table, [*known, *NAMED, *TABLES], "")
+    hints = typing.get_type_hints(Config, include_extras=True)
+    plain = {key: _validated(hints[key], value, key) for key, value in table.items()}
+    return Config(**plain, **parts)
+
+
+def config_table(config: Config) -> dict[str, Any]:
+    """Return the plain table of a config, every default written out."""
+    table = {
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if f.name not in (*NAMED, *TABLES) and not f.name.endswith("_name")
+    }
+    for kind in NAMED:
+        fields = dataclasses.asdict(getattr(config, kind))
+        table[kind] = {"name": getattr(config, f"{kind}_name"), **fields}
+    for key in TABLES:
+        table[key] = dataclasses.asdict(getattr(config, key))
+    return _without_none(table)
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write a config as TOML, every default written out."""
+    path.write_text(tomli_w.dumps(config_table(config)), encoding="utf-8")
+
+
+def deal_budgets(options: BudgetOptions, clients: int, seed: int) -> list[Budget]:
+    """Give every client its device."""
+    memory = _deal(options.memory_mb, clients, seed, "memory_mb")
+    speed = _deal(options.speed, clients, seed, "speed")
+    mbps = _deal(options.mbps, clients, seed, "mbps")
+    return [Budget(*values) for values in zip(memory, speed, mbps, strict=True)]
+
+
+def _deal(value: Any, clients: int, seed: int, name: str) -> list[Any]:
+    if isinstance(value, Uniform):
+        low, high = value.uniform
+        if low > high:
+            raise UserError(f"budget.{name}.uniform: {low} is above {high}")
+        return numpy_rng_for(seed, "budget", name).uniform(low, high, clients).tolist()
+    values = value if isinstance(value, tuple) else (value,)
+    return [values[i % len(values)] for i in range(clients)]
+
+
+def validate(kind: type[T], fields: Any, path: str) -> T:
+    """Build a dataclass from a table, or say which field is wrong."""
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: must be a table, such as [{path}]")
+    known = [f.name for f in dataclasses.fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
+    _refuse_unknown(fields, known, f"{path}.")
+    return _validated(kind, fields, path)
+
+
+def _validated(kind: Any, value: Any, path: str) -> Any:
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([path, *(str(step) for step in _public(first["loc"]))])
+        raise UserError(f"{where}: {_sentence(first)}") from None
+
+
+def _public(location: tuple[int | str, ...]) -> list[int | str]:
+    """Drop what pydantic adds of its own: names of union members and types."""
+    return [s for s in location if isinstance(s, int) or (s.isidentifier() and s.islower() and s not in ("float", "int", "str", "bool", "constrained"))]
+
+
+def _sentence(error: Any) -> str:
+    message = str(error["msg"])
+    given = error.get("input")
+    shown = f", not {json.dumps(given)}" if isinstance(given, str | int | float | bool) else ""
+    return message[0].lower() + message[1:] + shown
+
+
+def _refuse_unknown(table: dict[str, Any], known: list[str], prefix: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UserError(f"{prefix}{key}: unknown{registry.nearest(key, sorted(known))}")
+
+
+def _named(kind: str, table: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(table, dict):
+        raise UserError(f"{kind}: must be a table with a name, such as [{kind}]")
+    fields = dict(table)
+    name = fields.pop("name", {"algorithm": "fedavg", "space": "cnn"}[kind])
+    if not isinstance(name, str):
+        raise UserError(f"{kind}.name: must be text")
+    return registry.absolute(name), fields
+
+
+def _default(kind: str, name: str) -> Any:
+    return registry.find(kind, name)()
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _refuse(value: Any) -> Any:
+    raise UserError(f"{value}: dates and times have no place in a config")

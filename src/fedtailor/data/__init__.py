@@ -1,0 +1,1 @@
+"""Images, and which client holds which of them."""

@@ -1,0 +1,126 @@
+"""All clients' data as one pair of arrays, so that many clients are not many copies."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtailor.data.options import DataOptions
+from fedtailor.data.partition import partition
+from fedtailor.data.source import Ints, Source, load_source
+from fedtailor.data.split import split
+from fedtailor.rng import numpy_rng_for
+from fedtailor.types import Augment, Examples, Task, UserError
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """All clients' data: one pair of arrays, and for each client which rows are its own."""
+
+    images: Tensor  # (N, C, H, W): the pool's rows, then the official test set's where it is used
+    labels: Tensor  # (N,), int64
+    rows: Tensor  # int64: all clients' rows, one client after another
+    bounds: Tensor  # (all clients, 4), int64: rows[b0:b1] train, [b1:b2] val, [b2:b3] test
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment
+    clients: int  # that take part in training: ids from 0
+    new_clients: int  # that do not: the ids after them
+    client_names: tuple[str, ...] = ()  # of all clients, where the data has names
+
+    @property
+    def task(self) -> Task:
+        """The images' shape and the number of classes."""
+        channels, height, width = self.images.shape[1:]
+        return Task((channels, height, width), len(self.classes))
+
+    def examples(self, client: int, split: str) -> Examples:
+        """Return a client's train, val or test examples, as views; only train is augmented."""
+        at = SPLITS.index(split)
+        first, last = self.bounds[client, at : at + 2].tolist()
+        augment = self.augment if split == "train" else Augment()
+        index = self.rows[first:last]
+        return Examples(self.images, self.labels, index, self.mean, self.std, augment)
+
+    def label_counts(self) -> Ints:
+        """Return each client's number of images of each class, over all its splits."""
+        classes = len(self.classes)
+        sizes = (self.bounds[:, 3] - self.bounds[:, 0]).numpy()
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        flat = client * classes + self.labels[self.rows].numpy()
+        return np.bincount(flat, minlength=len(sizes) * classes).reshape(len(sizes), classes)
+
+
+def load_federation(options: DataOptions) -> Federation:
+    """Read the data, deal it to the clients, and split every client's share."""
+    source = load_source(options)
+    clients = _clients(options, source)
+    total = clients + options.new_clients
+    rng = numpy_rng_for(options.seed, "partition")
+    shares = partition(source.labels, total, options, rng, source.client)
+    images, labels = source.images, source.labels
+    test_labels = source.test_labels if options.split == "official" else None
+    parts = split(shares, labels, test_labels, options)
+    if test_labels is not None and source.test_images is not None:
+        images = np.concatenate([images, source.test_images])
+        labels = np.concatenate([labels, test_labels])
+    rows, bounds = _lay_out(parts)
+    named = source.client_names if options.partition == "by_client" else ()
+    return Federation(
+        images=torch.from_numpy(np.require(images, requirements=["C", "W"])),
+        labels=torch.from_numpy(np.require(labels, requirements=["C", "W"])),
+        rows=torch.from_numpy(rows),
+        bounds=torch.from_numpy(bounds),
+        classes=source.classes,
+        mean=source.mean,
+        std=source.std,
+        augment=_augment(options, images.shape[2:]),
+        clients=clients,
+        new_clients=options.new_clients,
+        client_names=named[:total],
+    )
+
+
+def _clients(options: DataOptions, source: Source) -> int:
+    """Return how many clients train."""
+    if options.partition != "by_client":
+        return 10 if options.clients is None else options.clients
+    if source.client is None:
+        raise UserError(
+            'data.partition: "by_client" needs data that names its clients (folders '
+            "client/class/image, a client column in the .npz file, or a third array of the "
+            'function), so give that or choose another partition, such as "dirichlet".'
+        )
+    there = len(source.client_names)
+    clients = there - options.new_clients if options.clients is None else options.clients
+    if clients < 1 or clients + options.new_clients > there:
+        raise UserError(
+            f"data.clients: {max(clients, 1)} clients and {options.new_clients} new ones are "
+            f"wanted, but the data has {there} in all, so ask for fewer."
+        )
+    return clients
+
+
+def _augment(options: DataOptions, size: tuple[int, ...]) -> Augment:
+    """Return the random changes to training images, if they leave something of them."""
+    crop = options.crop_padding if "crop" in options.augment else 0
+    cutout = options.cutout_size if "cutout" in options.augment else 0
+    for field, pixels in (("crop_padding", crop), ("cutout_size", cutout)):
+        if pixels >= min(size):
+            raise UserError(
+                f"data.{field}: {pixels} pixels are too many for images of "
+                f"{size[0]}x{size[1]}, so set it below {min(size)}."
+            )
+    return Augment(crop, "flip" in options.augment, cutout)
+
+
+def _lay_out(parts: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Write all clients' rows one after another; return them and where each part begins."""
+    sizes = np.array([[len(rows) for rows in client] for client in parts], dtype=np.int64)
+    ends = np.cumsum(sizes.ravel()).reshape(-1, 3)
+    bounds = np.concatenate([ends[:, :1] - sizes[:, :1], ends], axis=1)
+    return np.concatenate([rows for client in parts for rows in client]), bounds

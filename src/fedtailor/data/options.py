@@ -1,0 +1,47 @@
+"""The [data] table of the config."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le
+from pydantic import ConfigDict
+
+Positive: TypeAlias = Annotated[int, Ge(1)]
+Scheme: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "shards", "by_client"]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which images there are, how the clients share them, and how they are prepared."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str = "digits"  # a data set known by name
+    path: str | None = None  # own data: a folder, .npz file or my_data.py:function; overrides name
+    root: str | None = None  # the data root; else $FEDTAILOR_DATA, else ./data
+    download: bool = False  # fetch an absent data set from its official site
+    seed: int = 0  # of partition and split
+
+    clients: Positive | None = None  # None: 10, or with by_client all there are
+    new_clients: Annotated[int, Ge(0)] = 0  # kept out of training: the last ids
+    partition: Scheme = "dirichlet"
+    alpha: Annotated[float, Ge(0.001), Le(1e6)] = 0.3  # of the Dirichlet: the smaller, the more uneven
+    min_size: Positive = 10  # dirichlet: the fewest images a client may have
+    balance: bool = False  # dirichlet: a client that has its fair share gets no later classes
+    overlap: bool = False  # dirichlet_equal: clients draw from the whole set and may share images
+    classes_per_client: Positive = 2  # shards
+    per_client: Positive | None = None  # images per client; dirichlet, by_client: at most this many
+
+    split: Literal["pool", "official"] = (
+        "pool"  # where test images come from
+    )
+    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)  # train, val, test
+    test_per_client: Positive | None = None  # split official: this many, which clients may share
+
+    size: Positive | None = None  # own folder: resize to size x size
+    color: Literal["rgb", "gray"] | None = None  # own folder: convert
+    mean: tuple[float, ...] | None = None  # per channel; None: the published one, or 0.5
+    std: tuple[Annotated[float, Gt(0)], ...] | None = None
+    augment: tuple[Literal["crop", "flip", "cutout"], ...] = ()  # of training images
+    crop_padding: Positive = 4
+    cutout_size: Positive = 16

@@ -1,0 +1,153 @@
+"""Which client holds which rows: one function per scheme."""
+
+import numpy as np
+
+from fedtailor.data.deal import deal, rows_by_class
+from fedtailor.data.fit import fit_counts
+from fedtailor.data.options import DataOptions
+from fedtailor.data.shards import shards
+from fedtailor.data.source import Ints
+from fedtailor.types import UserError
+
+_ATTEMPTS = 1000
+_DRAWS = 30_000_000  # of gamma variates over all attempts: a few seconds
+
+
+def partition(
+    labels: Ints, clients: int, options: DataOptions, rng: np.random.Generator, column: Ints | None
+) -> list[Ints]:
+    """Return the rows of each client, in ascending order."""
+    match options.partition:
+        case "iid":
+            return iid(len(labels), clients, options.per_client, rng)
+        case "dirichlet":
+            shares = dirichlet(labels, clients, options, rng)
+            return at_most(shares, options.per_client, rng)
+        case "dirichlet_equal":
+            return dirichlet_equal(labels, clients, options, rng)
+        case "shards":
+            return shards(labels, clients, options.classes_per_client, options.per_client, rng)
+        case "by_client":
+            if column is None:
+                raise UserError("data.partition: by_client needs data that names its clients.")
+            return at_most(rows_by_class(column, clients), options.per_client, rng)
+
+
+def at_most(shares: list[Ints], size: int | None, rng: np.random.Generator) -> list[Ints]:
+    """Take `size` random rows of every client that has more."""
+    if size is None:
+        return shares
+    return [
+        np.sort(rng.choice(rows, size, replace=False)) if len(rows) > size else rows
+        for rows in shares
+    ]
+
+
+def equal_size(rows: int, clients: int, per_client: int | None) -> int:
+    """Return how many rows each client gets when all get the same number, none twice."""
+    size = rows // clients if per_client is None else per_client
+    if size == 0 or size * clients > rows:
+        field, images = ("clients", 1) if per_client is None else ("per_client", per_client)
+        raise UserError(
+            f"data.{field}: {clients} clients with {images} images each need {clients * images}, "
+            f"but the data has {rows}, so ask for less."
+        )
+    return size
+
+
+def iid(rows: int, clients: int, per_client: int | None, rng: np.random.Generator) -> list[Ints]:
+    """Deal rows at random, equally many to each, or one more to some when none are left over."""
+    size = equal_size(rows, clients, per_client)
+    order = rng.permutation(rows)
+    parts = np.array_split(order if per_client is None else order[: size * clients], clients)
+    return [np.sort(part) for part in parts]
+
+
+def dirichlet(
+    labels: Ints, clients: int, options: DataOptions, rng: np.random.Generator
+) -> list[Ints]:
+    """Deal all rows, each class in proportions over clients drawn from Dirichlet(alpha)."""
+    totals = np.bincount(labels)
+    if clients * options.min_size > len(labels):
+        raise UserError(
+            f"data.min_size: {clients} clients with at least {options.min_size} images each need "
+            f"{clients * options.min_size}, but the data has {len(labels)}, so lower one of them."
+        )
+    attempts = max(10, min(_ATTEMPTS, _DRAWS // (clients * len(totals))))
+    for _ in range(attempts):
+        counts = _dirichlet_counts(totals, clients, options.alpha, options.balance, rng)
+        if counts.sum(axis=1).min() >= options.min_size:
+            return deal(labels, counts, rng)
+    raise UserError(
+        f"data.min_size: {attempts} draws with alpha = {options.alpha} left one of {clients} "
+        f"clients with fewer than {options.min_size} images, "
+        "so raise alpha, or lower clients or min_size."
+    )
+
+
+def _dirichlet_counts(
+    totals: Ints, clients: int, alpha: float, balance: bool, rng: np.random.Generator
+) -> Ints:
+    """Draw how many images of each class each client gets."""
+    shares = rng.dirichlet(np.full(clients, alpha), size=len(totals))
+    counts = np.zeros((clients, len(totals)), dtype=np.int64)
+    sizes = np.zeros(clients, dtype=np.int64)
+    for label, total in enumerate(totals):
+        share = shares[label]
+        if balance:  # SPIDER's rule: who has its fair share already gets nothing more
+            open_ = sizes < totals.sum() / clients
+            share = np.where(open_, share, 0.0)
+            if share.sum() == 0:
+                share = open_.astype(float)
+        edges = np.cumsum(share)
+        if total:
+            # Divided by its last, the cumulative sum ends in exactly 1: every image is dealt.
+            ends = np.floor(edges / edges[-1] * total).astype(np.int64)
+            counts[:, label] = np.diff(ends, prepend=0)
+            sizes += counts[:, label]
+    return counts
+
+
+def dirichlet_equal(
+    labels: Ints, clients: int, options: DataOptions, rng: np.random.Generator
+) -> list[Ints]:
+    """Give all clients equally many rows, each in class proportions drawn from Dirichlet(alpha)."""
+    if options.overlap:
+        return _draw_overlapping(labels, clients, options, rng)
+    totals = np.bincount(labels)
+    size = equal_size(len(labels), clients, options.per_client)
+    shares = rng.dirichlet(np.full(len(totals), options.alpha), size=clients)
+    return deal(labels, fit_counts(shares, size, totals, rng), rng)
+
+
+def _draw_overlapping(
+    labels: Ints, clients: int, options: DataOptions, rng: np.random.Generator
+) -> list[Ints]:
+    """Let each client draw from all rows, weighted by its own class proportions, no row twice.
+
+    To draw without replacement by weight is to take the rows whose exponential waiting times
+    (rate = weight) end first; those of a class end in random order, so only the times are drawn.
+    """
+    size = options.per_client or max(1, len(labels) // clients)
+    if size > len(labels):
+        raise UserError(
+            f"data.per_client: {size} is more than the {len(labels)} images there are, so lower it."
+        )
+    by_class = rows_by_class(labels, int(labels.max()) + 1)
+    label = np.repeat(np.arange(len(by_class)), [min(size, len(rows)) for rows in by_class])
+    waiting = np.concatenate([np.arange(len(r), max(len(r) - size, 0), -1) for r in by_class])
+    starts = np.searchsorted(label, label)
+    shares = []
+    for _ in range(clients):
+        weight = np.maximum(rng.dirichlet(np.full(len(by_class), options.alpha)), 1e-100)
+        steps = np.cumsum(rng.standard_exponential(len(label)) / waiting)
+        times = (steps - np.concatenate([[0.0], steps])[starts]) / weight[label]
+        first = label[np.argpartition(times, size - 1)[:size]] if size < len(times) else label
+        counts = np.bincount(first, minlength=len(by_class))
+        drawn = [
+            rng.choice(rows, count, replace=False)
+            for rows, count in zip(by_class, counts, strict=True)
+            if count
+        ]
+        shares.append(np.sort(np.concatenate(drawn)))
+    return shares

@@ -1,0 +1,125 @@
+"""A data set as arrays, whatever it was read from."""
+
+import importlib
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fedtailor.data.options import DataOptions
+from fedtailor.types import UserError
+
+Images: TypeAlias = npt.NDArray[Any]  # uint8 or float32
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images and labels, before any client owns them."""
+
+    images: Images  # (N, C, H, W), uint8 or float32
+    labels: Ints  # (N,)
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # per channel, on the scale where uint8 255 is 1
+    std: tuple[float, ...]
+    test_images: Images | None = None  # the official test set
+    test_labels: Ints | None = None
+    client: Ints | None = None  # (N,): the client each row belongs to
+    client_names: tuple[str, ...] = ()
+
+
+def source_names() -> list[str]:
+    """Return the names of the data sets, importing none of them."""
+    files = (Path(__file__).parent / "sources").glob("[a-z]*.py")
+    return sorted(file.stem.replace("_", "-") for file in files)
+
+
+def load_source(options: DataOptions) -> Source:
+    """Read the data set the options name, checked."""
+    if options.path is not None:
+        own = importlib.import_module("fedtailor.data.own")
+        source: Source = own.load(options)
+    else:
+        source = _load_named(options)
+    source = replace(
+        source,
+        mean=source.mean if options.mean is None else options.mean,
+        std=source.std if options.std is None else options.std,
+    )
+    check(source)
+    return source
+
+
+def _load_named(options: DataOptions) -> Source:
+    """Read a data set known by name: the file name is the registry."""
+    name = options.name.replace("_", "-")
+    names = source_names()
+    if name not in names:
+        near = get_close_matches(name, names, n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"data.name: there is no data set '{options.name}', perhaps you meant '{near}' "
+            f"(there are {', '.join(names)}; for your own images set data.path)."
+        )
+    if options.size is not None or options.color is not None:
+        field = "size" if options.size is not None else "color"
+        raise UserError(f"data.{field}: only a folder of your own images is converted, remove it.")
+    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
+    return module.load(options)
+
+
+def check(source: Source) -> None:
+    """Raise a UserError unless the arrays are what Source promises."""
+    _check_images(source.images, "images")
+    _check_labels(source.labels, len(source.images), len(source.classes), "labels")
+    channels = source.images.shape[1]
+    for field, values in (("mean", source.mean), ("std", source.std)):
+        if len(values) != channels:
+            raise UserError(
+                f"data.{field}: it has {len(values)} values, but the images have {channels} "
+                "channels, so give one for each."
+            )
+    if not all(np.isfinite([*source.mean, *source.std])) or min(source.std) <= 0:
+        raise UserError("data.std: every mean must be finite and every std above zero.")
+    if (source.test_images is None) != (source.test_labels is None):
+        raise UserError("data.path: test_images and test_labels go together, give both or neither.")
+    if source.test_images is not None and source.test_labels is not None:
+        _check_images(source.test_images, "test images")
+        size = len(source.test_images)
+        _check_labels(source.test_labels, size, len(source.classes), "test labels")
+        same = source.test_images.dtype == source.images.dtype
+        if not same or source.test_images.shape[1:] != source.images.shape[1:]:
+            raise UserError("data.path: give test images the type and shape of the others.")
+    if source.client is not None:
+        _check_labels(source.client, len(source.images), len(source.client_names), "client column")
+
+
+def _check_images(images: Images, what: str) -> None:
+    """Raise a UserError unless these are images."""
+    if images.ndim != 4 or 0 in images.shape:
+        raise UserError(
+            f"data.path: the {what} have shape {images.shape}, but must be "
+            "(images, channels, height, width), none of them zero."
+        )
+    if images.dtype not in (np.uint8, np.float32):
+        raise UserError(
+            f"data.path: the {what} are {images.dtype}, so make them uint8 (0 to 255) or float32."
+        )
+    if images.dtype == np.float32 and not np.isfinite(images).all():
+        raise UserError(f"data.path: the {what} hold values that are not finite, so remove them.")
+
+
+def _check_labels(labels: Ints, rows: int, count: int, what: str) -> None:
+    """Raise a UserError unless there is a number from 0 to count-1 for every row."""
+    if labels.dtype != np.int64 or labels.shape != (rows,):
+        raise UserError(
+            f"data.path: the {what} must be int64 of shape ({rows},), "
+            f"but are {labels.dtype} of shape {labels.shape}."
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= count:
+        raise UserError(
+            f"data.path: the {what} run from {low} to {high}, but must lie in 0 to {count - 1}."
+        )

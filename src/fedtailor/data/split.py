@@ -1,0 +1,117 @@
+"""Train, val and test rows of every client."""
+
+import numpy as np
+
+from fedtailor.data.deal import count_classes, deal, largest_remainder, rows_by_class
+from fedtailor.data.options import DataOptions
+from fedtailor.data.source import Ints
+from fedtailor.rng import numpy_rng_for
+from fedtailor.types import UserError
+
+Parts = tuple[Ints, Ints, Ints]
+
+
+def split(
+    shares: list[Ints], labels: Ints, test_labels: Ints | None, options: DataOptions
+) -> list[Parts]:
+    """Split every client's rows; official test rows are numbered after the pool's."""
+    fractions = options.fractions
+    if not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
+        raise UserError(
+            f"data.fractions: {list(fractions)} must be three numbers above zero that sum to 1."
+        )
+    if options.split == "pool":
+        if options.test_per_client is not None:
+            raise UserError('data.test_per_client: set data.split = "official" to use it.')
+        return [_pool(rows, k, options) for k, rows in enumerate(shares)]
+    if test_labels is None:
+        raise UserError('data.split: this data has no official test set, so set it to "pool".')
+    tests = official_tests(shares, labels, test_labels, options)
+    parts = [_train_val(rows, k, options) for k, rows in enumerate(shares)]
+    return [
+        (train, val, test + len(labels)) for (train, val), test in zip(parts, tests, strict=True)
+    ]
+
+
+def _pool(rows: Ints, client: int, options: DataOptions) -> Parts:
+    """Take val and test from the client's own rows; at least 1 of each and 2 to train on."""
+    size = len(rows)
+    val, test = (max(1, round(size * part)) for part in options.fractions[1:])
+    _check_size(size, size - val - test, client, 4)
+    order = numpy_rng_for(options.seed, "split", client).permutation(rows)
+    return order[val + test :], order[:val], order[val : val + test]
+
+
+def _train_val(rows: Ints, client: int, options: DataOptions) -> tuple[Ints, Ints]:
+    """Take val from the client's own rows; at least 1, and 2 to train on."""
+    size = len(rows)
+    train, val, _ = options.fractions
+    count = max(1, round(size * val / (train + val)))
+    _check_size(size, size - count, client, 3)
+    order = numpy_rng_for(options.seed, "split", client).permutation(rows)
+    return order[count:], order[:count]
+
+
+def _check_size(size: int, train: int, client: int, least: int) -> None:
+    """Raise a UserError when too little is left to train on."""
+    if train < 2:
+        raise UserError(
+            f"data.fractions: client {client} has {size} images, of which {max(train, 0)} would "
+            f"be left for training, so give it more (at least {least}) by fewer data.clients or a "
+            "larger data.min_size or data.per_client, or raise the first fraction."
+        )
+
+
+def official_tests(
+    shares: list[Ints], labels: Ints, test_labels: Ints, options: DataOptions
+) -> list[Ints]:
+    """Give every client rows of the official test set, in its own class proportions."""
+    classes = int(max(labels.max(), test_labels.max())) + 1
+    mine = count_classes(labels, shares, classes)
+    pool = np.bincount(labels, minlength=classes)
+    tests = np.bincount(test_labels, minlength=classes)
+    if options.test_per_client is None and (mine.sum(axis=0) <= pool).all():
+        counts = _fair_share(mine, pool, tests)
+        return deal(test_labels, counts, numpy_rng_for(options.seed, "test"))
+    by_class = rows_by_class(test_labels, classes)
+    ratio = len(test_labels) / len(labels)
+    drawn = []
+    for client, have in enumerate(mine):
+        size = options.test_per_client or max(1, round(have.sum() * ratio))
+        want = largest_remainder(have / have.sum() * size, size)
+        _check_enough(want, tests, client)
+        rng = numpy_rng_for(options.seed, "test", client)
+        picks = [rng.choice(by_class[c], want[c], replace=False) for c in np.flatnonzero(want)]
+        drawn.append(np.sort(np.concatenate(picks)))
+    return drawn
+
+
+def _fair_share(mine: Ints, pool: Ints, tests: Ints) -> Ints:
+    """Return how many test rows of each class each client gets, so that no two share a row."""
+    counts = np.zeros_like(mine)
+    for label in np.flatnonzero(pool):
+        shares = mine[:, label] * (tests[label] / pool[label])
+        total = int(np.floor(shares.sum() + 1e-6))
+        counts[:, label] = largest_remainder(shares, total)
+    free = tests - counts.sum(axis=0)
+    for client in np.flatnonzero(counts.sum(axis=1) == 0):
+        own = np.where(free > 0, mine[client], 0)
+        if not own.any():
+            raise UserError(
+                f"data.split: the official test set is too small to give client {client} a test "
+                "image of its own, so set data.test_per_client, which lets clients share them."
+            )
+        label = int(own.argmax())
+        counts[client, label] += 1
+        free[label] -= 1
+    return counts
+
+
+def _check_enough(want: Ints, tests: Ints, client: int) -> None:
+    """Raise a UserError when a client wants more test rows of a class than there are."""
+    short = np.flatnonzero(want > tests)
+    if len(short):
+        raise UserError(
+            f"data.test_per_client: client {client} needs {want[short[0]]} test images of class "
+            f"{short[0]}, but the official test set has {tests[short[0]]}, so ask for fewer."
+        )

@@ -1,0 +1,58 @@
+"""What an engine is: something that lets clients do steps, wherever they are."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from fedtailor.types import Message, Reply
+
+NEVER = -1  # the version of a client that has not trained yet
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One step asked of one client.
+
+    Attributes:
+        step: "train" does a round; "evaluate" tests the first model that the client would deploy,
+            "deploy" all of them.
+        version: the round whose private state the client starts from.
+    """
+
+    step: Literal["train", "evaluate", "deploy"]
+    client: int
+    round: int
+    version: int = NEVER
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step that succeeded."""
+
+    reply: Reply
+    macs: float  # multiply-adds spent
+    seconds: float  # measured
+    stateful: bool = False  # the client now has private state of this round
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A step that did not."""
+
+    reason: str  # one sentence
+    details: str = ""  # the traceback, where there is one
+
+
+class Engine(Protocol):
+    """Submit and collect, so that deadlines, stragglers and asynchronous rounds are possible."""
+
+    def submit(self, ticket: Ticket, message: Message) -> None:
+        """Ask for a step; returns at once."""
+        ...
+
+    def collect(self, timeout: float | None = None) -> tuple[Ticket, Done | Failure] | None:
+        """Wait for any step to end; None when the time is out or nothing is under way."""
+        ...
+
+    def close(self) -> None:
+        """End everything that is under way."""
+        ...

@@ -1,0 +1,224 @@
+"""The local engine: clients of a simulation, in this process or in worker processes."""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from fedtailor import codec
+from fedtailor.engines import channel
+from fedtailor.engines.base import Done, Failure, Ticket
+from fedtailor.engines.site import Site, perform
+from fedtailor.engines.worker import failure_of
+from fedtailor.types import Json, Log, Message, Reply, Tensors, UserError
+
+
+class InProcess:
+    """Steps are done here, when they are collected: for debugging, and for the smallest machines."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._waiting: deque[tuple[Ticket, Message]] = deque()
+
+    def submit(self, ticket: Ticket, message: Message) -> None:
+        """Queue a step."""
+        self._waiting.append((ticket, message))
+
+    def collect(self, timeout: float | None = None) -> tuple[Ticket, Done | Failure] | None:
+        """Do the next step; once begun it is not interrupted, whatever the timeout."""
+        if not self._waiting:
+            return None
+        ticket, message = self._waiting.popleft()
+        try:
+            done = perform(self._site, ticket, message)
+        except Exception as error:
+            return ticket, failure_of(error)
+        # A copy, as over a wire: a client's network is handed on to the next client.
+        sent = {name: t.detach().clone() for name, t in done.reply.message.tensors.items()}
+        reply = Reply(Message(sent, done.reply.message.info), done.reply.log)
+        return ticket, Done(reply, done.macs, done.seconds, done.stateful)
+
+    def close(self) -> None:
+        """Forget what was queued."""
+        self._waiting.clear()
+
+
+@dataclass(eq=False)
+class _Worker:
+    number: int
+    process: subprocess.Popen[bytes]
+    talk: socket.socket
+    lifeline: int
+    ticket: Ticket | None = None
+    ready: bool = False
+
+
+class Workers:
+    """Steps are done in worker processes of one torch thread each.
+
+    A worker that dies is replaced, and the client it worked for is reported as failed.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Start the processes; they import what they need while the data is being read."""
+        self._head: dict[str, Json] | None = None
+        self._shared: tuple[int, Json] | None = None
+        self._waiting: deque[tuple[Ticket, Message]] = deque()
+        self._published: dict[int, tuple[Message, tuple[int, Json]]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._workers = [self._start(number) for number in range(count)]
+
+    def open(self, site: Site, names: dict[str, str]) -> None:
+        """Tell the workers what they work on; `names` are those of algorithm and space."""
+        self._head, tensors = _describe(site, names)
+        self._shared = channel.share(tensors)
+        for worker in self._workers:
+            self._brief(worker)
+
+    def submit(self, ticket: Ticket, message: Message) -> None:
+        """Give a step to an idle worker, or queue it."""
+        self._waiting.append((ticket, message))
+        self._dispatch()
+
+    def collect(self, timeout: float | None = None) -> tuple[Ticket, Done | Failure] | None:
+        """Wait for any worker to end its step."""
+        self._dispatch()
+        if not any(worker.ticket for worker in self._workers):
+            self._forget_messages()
+            return None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = self._selector.select(left)
+            if not ready:
+                return None
+            for key, _ in ready:
+                worker: _Worker = key.data
+                ticket, outcome = worker.ticket, self._receive(worker)
+                self._dispatch()
+                if ticket is not None and outcome is not None:
+                    return ticket, outcome
+
+    def close(self) -> None:
+        """Kill the workers: nothing they have not reported counts."""
+        for worker in self._workers:
+            self._end(worker)
+        self._forget_messages()
+        self._selector.close()
+        if self._shared:
+            os.close(self._shared[0])
+            self._shared = None
+
+    def _dispatch(self) -> None:
+        for worker in list(self._workers):
+            if not self._waiting:
+                return
+            if worker.ticket is None:
+                ticket, message = self._waiting.popleft()
+                head = {"ticket": codec.pack(ticket)[1], "info": message.info}
+                worker.ticket = ticket
+                try:
+                    channel.send(worker.talk, head, self._publish(message))
+                except OSError:
+                    pass  # it is dead: its socket says so when it is next looked at
+
+    def _publish(self, message: Message) -> tuple[int, Json] | None:
+        """Copy a message into shared memory once, however many clients get it."""
+        if not message.tensors:
+            return None
+        if id(message) not in self._published:
+            if len(self._published) > 2 * len(self._workers):
+                self._forget_messages()
+            self._published[id(message)] = (message, channel.share(message.tensors))
+        return self._published[id(message)][1]
+
+    def _forget_messages(self) -> None:
+        """Let go of shared messages; a worker that has one keeps it until it is done."""
+        for _, (descriptor, _) in self._published.values():
+            os.close(descriptor)
+        self._published.clear()
+
+    def _receive(self, worker: _Worker) -> Done | Failure | None:
+        try:
+            head, tensors = channel.receive(worker.talk)
+        except (EOFError, OSError):
+            return self._replace(worker)
+        if "ready" in head:
+            worker.ready = True
+            return None
+        worker.ticket = None
+        if "failure" in head:
+            return codec.unpack(Failure, {}, head["failure"])
+        reply = Reply(Message(tensors, head["info"]), codec.unpack(Log, {}, head["log"]))
+        return Done(reply, head["macs"], head["seconds"], head["stateful"])
+
+    def _replace(self, worker: _Worker) -> Failure:
+        self._end(worker)
+        if not worker.ready and worker.process.returncode > 0:  # the next one would fare no better
+            raise UserError(
+                f"engine.workers: worker {worker.number} ended ({_reason(worker.process)}) "
+                "before it could start; see the lines above, or try engine.workers=0"
+            )
+        self._workers[worker.number] = self._start(worker.number)
+        return Failure(f"its worker process died ({_reason(worker.process)})")
+
+    def _start(self, number: int) -> _Worker:
+        ours, theirs = socket.socketpair()
+        end, lifeline = os.pipe()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedtailor.engines.worker", str(theirs.fileno()), str(end)],
+            pass_fds=(theirs.fileno(), end),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        os.close(end)
+        worker = _Worker(number, process, ours, lifeline)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        if self._head:
+            self._brief(worker)
+        return worker
+
+    def _brief(self, worker: _Worker) -> None:
+        try:
+            channel.send(worker.talk, (self._head or {}) | {"worker": worker.number}, self._shared)
+        except OSError:
+            pass  # it is dead: its socket says so when it is next looked at
+
+    def _end(self, worker: _Worker) -> None:
+        if worker.talk.fileno() >= 0:
+            self._selector.unregister(worker.talk)
+            worker.talk.close()
+            os.close(worker.lifeline)
+        worker.process.kill()
+        worker.process.wait()
+
+
+def _describe(site: Site, names: dict[str, str]) -> tuple[dict[str, Json], Tensors]:
+    """Say in JSON and tensors what a worker needs to build the same site."""
+    tensors, federation = codec.pack(site.federation, copy=False)
+    setting = site.setting
+    head = {
+        "algorithm": {"name": names["algorithm"], "fields": codec.pack(site.algorithm)[1]},
+        "space": {"name": names["space"], "fields": codec.pack(setting.space)[1]},
+        "task": codec.pack(setting.task)[1],
+        "rounds": setting.rounds,
+        "seed": setting.seed,
+        "clients": codec.pack(site.clients)[1],
+        "states": str(site.states.resolve()),
+        "models": str(site.models.resolve()) if site.models else None,
+        "device": site.device,
+        "federation": federation,
+    }
+    return head, tensors
+
+
+def _reason(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,124 @@
+"""Where clients live in a simulation: their data and private states, and how a step is done there."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from fedtailor import codec, learn
+from fedtailor.algorithm import Algorithm, check_sends, state_types
+from fedtailor.data.federation import Federation
+from fedtailor.engines.base import NEVER, Done, Ticket
+from fedtailor.rng import seed_for
+from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Setting
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that is needed to do any client's step."""
+
+    algorithm: Algorithm[Any, Any]
+    setting: Setting
+    federation: Federation
+    clients: tuple[ClientInfo, ...]
+    states: Path  # where private states are kept
+    models: Path | None  # where deployed models go
+    device: str = "cpu"
+
+    def client(self, ticket: Ticket) -> Client:
+        """Bring together what the client may look at in this step."""
+        train, val, test = (
+            self.federation.examples(ticket.client, split) for split in ("train", "val", "test")
+        )
+        info = self.clients[ticket.client]
+        return Client(self.setting, info, ticket.round, train, val, test, self.device)
+
+
+def state_file(client: int, round: int) -> str:
+    """Name a client's private state: by the round that made it, so never overwritten in place."""
+    return f"client-{client:06d}-round-{round:06d}.safetensors"
+
+
+def perform(site: Site, ticket: Ticket, message: Message) -> Done:
+    """Do a client's step."""
+    began = time.perf_counter()
+    client = site.client(ticket)
+    key = seed_for(site.setting.seed, ticket.round, ticket.client, ticket.step)
+    with _seeded(key, site.device), _read_only(message):
+        own = _read_state(site, ticket, client)
+        if ticket.step == "train":
+            own, reply = site.algorithm.train(client, own, message)
+            check_sends(site.algorithm.sends, message, reply.message)
+            if own is not None:
+                codec.write(site.states / state_file(ticket.client, ticket.round), own)
+        else:
+            reply = Reply(log=_evaluate(site, ticket, client, own, message))
+    seconds = time.perf_counter() - began
+    stateful = ticket.step == "train" and own is not None
+    return Done(reply, client.meter.macs, seconds, stateful)
+
+
+def _read_state(site: Site, ticket: Ticket, client: Client) -> Any:
+    if ticket.version == NEVER:
+        return site.algorithm.client_init(client)
+    _, kind = state_types(site.algorithm)
+    return codec.read(kind, site.states / state_file(ticket.client, ticket.version))
+
+
+def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
+    metrics: list[Metric] = []
+    classes = site.setting.task.classes
+    model = None
+    for label, model in site.algorithm.deploy(client, own, message):
+        for split, examples in (("val", client.val), ("test", client.test)):
+            found = learn.evaluate(model, examples, classes, site.device)
+            metrics += [Metric(split, f"{label}/{name}", value) for name, value in found.items()]
+        if ticket.step == "evaluate":
+            break
+    if model is not None and ticket.step == "deploy" and site.models is not None:
+        if ticket.round == site.setting.rounds:
+            _save_model(site, ticket.client, model)
+    return Log(tuple(metrics))
+
+
+def _save_model(site: Site, client: int, model: nn.Module) -> None:
+    assert site.models is not None
+    folder = site.models / f"{client:03d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    task = site.setting.task
+    about = {
+        "arch": list(learn.arch_of(model)),
+        "choices": [c.name for c in site.setting.space.choices],
+        "shape": list(task.shape),
+        "classes": list(site.federation.classes),
+        "mean": list(site.federation.mean),
+        "std": list(site.federation.std),
+    }
+    (folder / "arch.json").write_text(json.dumps(about, indent=1) + "\n")
+    safetensors.torch.save_file(learn.weights_of(model), folder / "weights.safetensors")
+
+
+@contextmanager
+def _seeded(key: int, device: str) -> Iterator[None]:
+    """Give what draws from torch's global generator (dropout) the step's own key."""
+    cuda = [torch.cuda.current_device()] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(key)
+        yield
+
+
+@contextmanager
+def _read_only(message: Message) -> Iterator[None]:
+    """Raise if a step wrote into what the server sent."""
+    before = {name: tensor._version for name, tensor in message.tensors.items()}
+    yield
+    for name, tensor in message.tensors.items():
+        if tensor._version != before[name]:
+            raise RuntimeError(f"the algorithm wrote into the received tensor {name!r}: copy it first")

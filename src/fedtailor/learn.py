@@ -1,0 +1,260 @@
+"""The only loops over batches: train, evaluate, recalibrate batch norm."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Interval
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedtailor import cost
+from fedtailor.data.batches import batch, chunks, epoch
+from fedtailor.rng import rng_for
+from fedtailor.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a client trains: fields that every algorithm shares."""
+
+    epochs: Annotated[int, Ge(0)] = 1  # passes over the client's training data in a round
+    batch: Annotated[int, Ge(1)] = 32
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: Annotated[float, Gt(0)] = 0.05
+    momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9  # sgd; adamw's betas are 0.9, 0.999
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # over rounds; step: /10 at 1/2, 3/4
+    clip: Annotated[float, Ge(0)] = 0.0  # largest norm of the gradient; 0: no limit
+    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+
+    def rate(self, round: int, rounds: int) -> float:
+        """Return the learning rate of a round, counted from 1."""
+        done = (round - 1) / max(rounds, 1)
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * done)) / 2
+        if self.schedule == "step":
+            return self.lr * 0.1 ** ((done >= 0.5) + (done >= 0.75))
+        return self.lr
+
+
+@functools.lru_cache(maxsize=16)
+def _built(space: SearchSpace, arch: Arch, task: Task, device: str) -> nn.Module:
+    layout = torch.channels_last if device == "cpu" else torch.preserve_format
+    model = space.build(arch, task).to(device, memory_format=layout)
+    model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of
+    return model
+
+
+def arch_of(model: nn.Module) -> Arch:
+    """Return the architecture of a network that `model_of` gave; () for any other."""
+    return getattr(model, "arch", ())
+
+
+def model_of(setting: Setting, weights: Tensors, device: str, arch: Arch = ()) -> nn.Module:
+    """Return the network of an architecture holding `weights`, which are copied.
+
+    Built once per process and handed out again: what the last holder left in it is gone, and who
+    asks for the same architecture twice has one network, not two.
+    """
+    model = _built(setting.space, arch, setting.task, device)
+    model.requires_grad_(True).train()
+    model.zero_grad(set_to_none=True)
+    load(model, weights)
+    return model
+
+
+def initial_weights(setting: Setting, arch: Arch = ()) -> Tensors:
+    """Draw the weights that everyone starts from: each parameter by its own name's key."""
+    return {name: weight.clone() for name, weight in _first_weights(setting, arch).items()}
+
+
+@functools.lru_cache(maxsize=2)
+def _first_weights(setting: Setting, arch: Arch) -> Tensors:
+    model = setting.space.build(arch, setting.task)
+    for prefix, module in model.named_modules():
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            _initialise(module, parameter, rng_for(setting.seed, "init", name))
+    return weights_of(model)
+
+
+def _initialise(module: nn.Module, parameter: nn.Parameter, rng: torch.Generator) -> None:
+    """Kaiming for convolutions, torch's own range for linear layers, one and zero for norms."""
+    with torch.no_grad():
+        if parameter.dim() == 4:
+            nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu", generator=rng)
+        elif parameter.dim() == 2:
+            bound = parameter.shape[1] ** -0.5
+            parameter.uniform_(-bound, bound, generator=rng)
+        else:
+            is_scale = parameter is getattr(module, "weight", None)
+            parameter.fill_(1.0 if is_scale else 0.0)
+
+
+def weights_of(model: nn.Module) -> Tensors:
+    """Copy a model's parameters and statistics; counters of batches mean nothing to others."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in named
+        if tensor.is_floating_point()
+    }
+
+
+def pick(weights: Tensors, wanted: Callable[[str], bool]) -> Tensors:
+    """Keep some of the weights, by name."""
+    return {name: weight for name, weight in weights.items() if wanted(name)}
+
+
+def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model: all of them, no others."""
+    with torch.no_grad():
+        left = set(weights)
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.is_floating_point():
+                tensor.copy_(weights[name])
+                left.discard(name)
+            else:
+                tensor.zero_()
+    if left:
+        raise KeyError(f"the model has no weight {sorted(left)[0]!r}")
+
+
+def train(
+    client: Client,
+    model: nn.Module,
+    recipe: Recipe,
+    *,
+    lr: float,
+    epochs: int | None = None,
+    only: Callable[[str], bool] | None = None,
+    pull: tuple[float, Tensors] | None = None,
+    purpose: str = "train",
+    arch: Arch = (),
+) -> float:
+    """Train on the client's training data; return the mean loss of the last epoch.
+
+    Args:
+        only: the names of the parameters to train; modules without any stand still altogether,
+            their batch-norm statistics too.
+        pull: (strength, anchor): adds strength * (w - anchor) to every trained parameter's
+            gradient, never to statistics.
+    """
+    rng, examples = client.rng(purpose), client.train
+    trained = _choose(model, only)
+    optimizer = _optimizer(recipe, lr, [p for _, p in trained])
+    anchors = [pull[1][name].to(client.device) for name, _ in trained] if pull else []
+    frozen = frozenset(n for n, p in model.named_parameters() if not p.requires_grad)
+    setting = client.setting
+    per_image = cost.training_macs(setting.space, arch, setting.task, frozen)
+    mean = 0.0
+    for _ in range(recipe.epochs if epochs is None else epochs):
+        total = torch.zeros((), device=client.device)
+        for rows in epoch(examples, recipe.batch, rng):
+            images, labels = batch(examples, rows, rng, client.device)
+            loss = F.cross_entropy(model(images), labels, label_smoothing=recipe.label_smoothing)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if pull:
+                for (_, parameter), anchor in zip(trained, anchors, strict=True):
+                    _gradient(parameter).add_(parameter.detach() - anchor, alpha=pull[0])
+            if recipe.clip:
+                nn.utils.clip_grad_norm_([p for _, p in trained], recipe.clip)
+            optimizer.step()
+            total += loss.detach() * len(rows)
+        client.meter.macs += per_image * len(examples)
+        mean = total.item() / len(examples)
+        if not math.isfinite(mean):
+            raise FloatingPointError(f"the loss became {mean}: lower algorithm.lr or set algorithm.clip")
+    return mean
+
+
+def _choose(
+    model: nn.Module, only: Callable[[str], bool] | None
+) -> list[tuple[str, nn.Parameter]]:
+    """Let only some parameters train, and set modules to train or to stand still accordingly."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(only is None or only(name))
+        parameter.grad = None  # a stale gradient or momentum must not move what is frozen
+    _set_mode(model, still=False)
+    return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+
+
+def _set_mode(module: nn.Module, still: bool) -> None:
+    own = list(module.parameters())
+    still = still or (bool(own) and not any(p.requires_grad for p in own))
+    module.training = not still
+    for child in module.children():
+        _set_mode(child, still)
+
+
+def _optimizer(recipe: Recipe, lr: float, trained: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(trained, lr=lr, weight_decay=recipe.weight_decay, foreach=True)
+    return torch.optim.SGD(
+        trained,
+        lr=lr,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        foreach=True,
+    )
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    if parameter.grad is None:  # not reached by this batch's loss; the pull still acts
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def evaluate(
+    model: nn.Module, examples: Examples, classes: int, device: str
+) -> dict[str, float]:
+    """Score a model: accuracy, balanced accuracy and macro F1 over the classes present, loss."""
+    model.eval()
+    confusion = torch.zeros(classes, classes, dtype=torch.int64)
+    loss = torch.zeros((), device=device)
+    with torch.inference_mode():
+        for rows in chunks(examples, EVALUATION_BATCH):
+            images, labels = batch(examples, rows, None, device)
+            logits = model(images)
+            loss += F.cross_entropy(logits, labels, reduction="sum")
+            pairs = (labels * classes + logits.argmax(1)).cpu()
+            confusion += torch.bincount(pairs, minlength=classes**2).view(classes, classes)
+    return scores(confusion.numpy()) | {"loss": loss.item() / len(examples)}
+
+
+def scores(confusion: np.ndarray) -> dict[str, float]:
+    """Derive the scores from counts (true class, predicted class)."""
+    right, true, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    present = true > 0
+    recall = right[present] / true[present]
+    f1 = 2 * right[present] / (true[present] + predicted[present])
+    return {
+        "accuracy": float(right.sum() / confusion.sum()),
+        "balanced_accuracy": float(recall.mean()),
+        "macro_f1": float(f1.mean()),
+    }
+
+
+def recalibrate(model: nn.Module, examples: Examples, device: str) -> None:
+    """Set batch-norm statistics to the averages over these examples; nothing else changes."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain mean over the batches
+    model.train()
+    with torch.no_grad():
+        for rows in chunks(examples, EVALUATION_BATCH):
+            model(batch(examples, rows, None, device)[0])
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    model.eval()

@@ -1,0 +1,225 @@
+"""The only loop over rounds."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from fedtailor import codec, cost
+from fedtailor.algorithm import Algorithm, state_types
+from fedtailor.config import Config
+from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
+from fedtailor.rng import rng_for
+from fedtailor.runfolder import Page, Run
+from fedtailor.types import ClientInfo, Message, Result, Server, Setting
+
+
+TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
+
+
+class ClientFailed(Exception):
+    """A client failed and the config says to stop."""
+
+
+@dataclass
+class Progress:
+    """How far the loop is: it writes, whoever wants to show it reads."""
+
+    rounds: int
+    round: int = 0
+    doing: str = "starting"
+    done: int = 0  # clients, of what is being done
+    total: int = 0
+    mean: float | None = None  # test accuracy, untuned, at the last evaluation
+    worst: float | None = None  # the same over the worst tenth of the clients
+    bytes: int = 0  # both directions, since the start
+    seconds: float = 0.0  # spent on rounds since this process began
+    rounds_done: int = 0  # by this process
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What the loop works with."""
+
+    config: Config
+    setting: Setting
+    clients: tuple[ClientInfo, ...]  # that take part in training
+    engine: Engine
+    run: Run
+    progress: Progress
+    device: str = "cpu"
+
+    @property
+    def algorithm(self) -> Algorithm[Any, Any]:
+        """The algorithm."""
+        return self.config.algorithm
+
+    def server(self, round: int) -> Server:
+        """Return what the server's side may look at in a round."""
+        return Server(self.setting, round, self.clients, None, self.device)
+
+
+def federate(loop: Loop) -> None:
+    """Run or go on with the rounds, then test what every client would deploy."""
+    state, versions = _restore(loop)
+    rounds = loop.config.rounds
+    for round in range(loop.run.last_round() + 1, rounds + 1):
+        began = time.monotonic()
+        page = Page(round)
+        state = _train(loop, page, state, versions)
+        if round == rounds:
+            _test(loop, page, "deploy", state, versions)
+        elif round % loop.config.eval_every == 0:
+            _test(loop, page, "evaluate", state, versions)
+        page.wall_s = time.monotonic() - began
+        loop.run.commit(page, state)
+        loop.progress.seconds += page.wall_s
+        loop.progress.rounds_done += 1
+    if not loop.run.finished():
+        _test_selected(loop)
+
+
+def _restore(loop: Loop) -> tuple[Any, dict[int, int]]:
+    """Take up the last committed state, or make and commit the first one."""
+    last = loop.run.last_round()
+    if last < 0:
+        first = loop.algorithm.server_init(loop.server(0))
+        loop.run.commit(Page(0), first)
+        last = 0
+    kind, _ = state_types(loop.algorithm)
+    # Also a first state is read back: what a resumed run would get is what every run gets.
+    return codec.read(kind, loop.run.server_path(last)), loop.run.versions(last)
+
+
+def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
+    """Do one round of training; return the server's new state."""
+    server = loop.server(page.round)
+    cohort = draw_cohort(loop.clients, loop.config.cohort, loop.setting.seed, page.round)
+    messages = loop.algorithm.configure(server, state, cohort)
+    tickets = [
+        Ticket("train", info.id, page.round, versions.get(info.id, NEVER))
+        for info in cohort
+        if info.id in messages
+    ]
+    outcomes = _each(loop, "training", tickets, messages)
+    results = _results(loop, page, outcomes, messages, versions)
+    first = next(results, None)
+    if first is None:  # nobody answered: nothing to take in
+        return state
+    return loop.algorithm.aggregate(server, state, _chain(first, results))
+
+
+def draw_cohort(
+    clients: tuple[ClientInfo, ...], size: int | None, seed: int, round: int
+) -> list[ClientInfo]:
+    """Choose the clients of a round, in the order of their ids."""
+    if size is None or size >= len(clients):
+        return list(clients)
+    chosen = torch.randperm(len(clients), generator=rng_for(seed, round, "cohort"))[:size]
+    return [clients[i] for i in sorted(chosen.tolist())]
+
+
+def _each(
+    loop: Loop, doing: str, tickets: list[Ticket], messages: dict[int, Message]
+) -> Iterator[tuple[Ticket, Done]]:
+    """Have steps done; yield the successful ones in the order of the tickets, as they arrive."""
+    loop.progress.round = tickets[0].round if tickets else loop.progress.round
+    loop.progress.doing, loop.progress.done, loop.progress.total = doing, 0, len(tickets)
+    for ticket in tickets:
+        loop.engine.submit(ticket, messages[ticket.client])
+    early: dict[int, Done | Failure] = {}
+    for ticket in tickets:
+        while ticket.client not in early:
+            arrived = loop.engine.collect()
+            if arrived is None:
+                raise RuntimeError(f"the engine lost client {ticket.client}")
+            early[arrived[0].client] = arrived[1]
+            loop.progress.done += 1
+        outcome = early.pop(ticket.client)
+        if isinstance(outcome, Done):
+            yield ticket, outcome
+        else:
+            _handle_failure(loop, ticket, outcome)
+
+
+def _handle_failure(loop: Loop, ticket: Ticket, failure: Failure) -> None:
+    text = f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
+    loop.run.note(ticket.round, ticket.client, "failure", f"{text}\n{failure.details}".rstrip())
+    if loop.config.on_failure == "stop":
+        raise ClientFailed(text)
+
+
+def _results(
+    loop: Loop,
+    page: Page,
+    outcomes: Iterable[tuple[Ticket, Done]],
+    messages: dict[int, Message],
+    versions: dict[int, int],
+) -> Iterator[Result]:
+    """Turn steps that succeeded into what the server learns, filing them on the way."""
+    for ticket, done in outcomes:
+        info = loop.clients[ticket.client]
+        down, up = messages[info.id].nbytes, done.reply.message.nbytes
+        seconds = done.seconds
+        if loop.config.clock == "modelled":
+            seconds = cost.round_seconds(done.macs, down + up, info.budget)
+        page.log(info.id, done.reply.log)
+        page.messages += [(page.round, info.id, "down", down), (page.round, info.id, "up", up)]
+        page.modelled_s = max(page.modelled_s, seconds)
+        loop.progress.bytes += down + up
+        if done.stateful:
+            page.versions.append((info.id, page.round))
+            versions[info.id] = page.round
+        yield Result(info, messages[info.id].info, done.reply.message, seconds, page.round - 1)
+
+
+def _chain(first: Result, rest: Iterator[Result]) -> Iterator[Result]:
+    yield first
+    yield from rest
+
+
+def _test(
+    loop: Loop,
+    page: Page,
+    step: Literal["evaluate", "deploy"],
+    state: Any,
+    versions: dict[int, int],
+) -> None:
+    """Test what every client would deploy after this round, also of those never sampled."""
+    server = loop.server(page.round)
+    models: dict[str, None] = {}
+    for start in range(0, len(loop.clients), TESTED_AT_ONCE):
+        some = loop.clients[start : start + TESTED_AT_ONCE]
+        messages = {info.id: loop.algorithm.serve(server, state, info) for info in some}
+        tickets = [Ticket(step, i.id, page.round, versions.get(i.id, NEVER)) for i in some]
+        for ticket, done in _each(loop, "testing", tickets, messages):
+            page.log(ticket.client, done.reply.log)
+            models |= dict.fromkeys(m.name.split("/")[0] for m in done.reply.log.metrics)
+    page.event(None, "models", json.dumps(list(models)))
+    _show_test(loop, page)
+
+
+def _show_test(loop: Loop, page: Page) -> None:
+    values = sorted(r[4] for r in page.metrics if r[2:4] == ("test", "untuned/accuracy"))
+    if values:
+        tenth = values[: max(1, len(values) // 10)]
+        loop.progress.mean = sum(values) / len(values)
+        loop.progress.worst = sum(tenth) / len(tenth)
+
+
+def _test_selected(loop: Loop) -> None:
+    """Test all models of the round that validation chose, if it is not the last one."""
+    began = time.monotonic()
+    best = loop.run.best_round()
+    best = loop.config.rounds if best is None else best
+    page = Page(best)
+    if best != loop.config.rounds:
+        kind, _ = state_types(loop.algorithm)
+        state = codec.read(kind, loop.run.server_path(best))
+        _test(loop, page, "deploy", state, loop.run.versions(best))
+    page.event(None, "finished", f"validation chose round {best}")
+    page.wall_s = time.monotonic() - began
+    loop.run.append(page)

@@ -1,0 +1,147 @@
+"""A whole experiment from Python: `run`, `resume`, and what both share."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtailor.config import Config, deal_budgets, make_config, override, read_config
+from fedtailor.data.federation import Federation, load_federation
+from fedtailor.engines.base import Engine
+from fedtailor.engines.local import InProcess, Workers
+from fedtailor.engines.site import Site
+from fedtailor.loop import Loop, Progress, federate
+from fedtailor.runfolder import Run, check_partition, create_run, default_path
+from fedtailor.types import ClientInfo, Setting, UserError
+
+
+def run(
+    config: str | Path | Mapping[str, Any] | Config,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    **overrides: Any,
+) -> Run:
+    """Run an experiment and return its run folder.
+
+    Args:
+        config: a TOML file, a table of the same form, or a Config.
+        out: the run folder; by default a new one below runs/.
+        progress: an object to follow the run by, from another thread.
+        overrides: values that replace the config's, nested as tables: `seed=1, data={"alpha": 1.0}`.
+    """
+    config = as_config(config, overrides)
+    path = Path(out) if out is not None else default_path(config)
+    workers = start_workers(config)
+    try:
+        federation = load_federation(config.data)
+        check_cohort(config, federation)
+        folder = create_run(path, config, federation.rows, federation.bounds)
+        return _go(folder, config, federation, workers, progress)
+    finally:
+        if workers:
+            workers.close()
+
+
+def resume(path: str | Path, progress: Progress | None = None) -> Run:
+    """Go on with a run that was interrupted; one that is finished is returned as it is."""
+    folder = Run(path)
+    if folder.finished():
+        return folder
+    config = folder.config
+    workers = start_workers(config)
+    try:
+        federation = load_federation(config.data)
+        check_partition(folder, federation.rows, federation.bounds)
+        folder.note(folder.last_round(), None, "resumed", "")
+        return _go(folder, config, federation, workers, progress)
+    finally:
+        if workers:
+            workers.close()
+
+
+def as_config(
+    config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
+) -> Config:
+    """Make a Config of whatever describes one."""
+    flat = _flatten(overrides)
+    if isinstance(config, str | Path):
+        return read_config(Path(config), flat)
+    if isinstance(config, Config):
+        if flat:
+            raise UserError("overrides: give them with a file or a table, not with a Config")
+        return config
+    return make_config(override(dict(config), flat))
+
+
+def start_workers(config: Config) -> Workers | None:
+    """Start worker processes, if the config wants any."""
+    return Workers(config.engine.workers) if config.engine.workers else None
+
+
+def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
+    """Register all clients, new ones included, with their devices."""
+    total = federation.clients + federation.new_clients
+    budgets = deal_budgets(config.budget, total, config.data.seed)
+    sizes = (federation.bounds[:, 1] - federation.bounds[:, 0]).tolist()
+    return tuple(ClientInfo(i, sizes[i], budgets[i]) for i in range(total))
+
+
+def check_cohort(config: Config, federation: Federation) -> None:
+    """Raise if more clients are wanted in a round than there are."""
+    if config.cohort and config.cohort > federation.clients:
+        raise UserError(f"cohort: {config.cohort} clients a round, but there are {federation.clients}")
+
+
+def setting_of(config: Config, federation: Federation) -> Setting:
+    """Return what server and clients both know."""
+    return Setting(federation.task, config.space, config.rounds, config.seed)
+
+
+def device_of(config: Config) -> str:
+    """Return the device that training uses."""
+    wanted, there = config.engine.device, torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UserError("engine.device: torch sees no CUDA device here; use cpu or auto")
+    return "cuda" if there and wanted != "cpu" else "cpu"
+
+
+def _go(
+    folder: Run,
+    config: Config,
+    federation: Federation,
+    workers: Workers | None,
+    progress: Progress | None,
+) -> Run:
+    clients, setting = clients_of(federation, config), setting_of(config, federation)
+    models = folder.path / "clients" if config.save_models else None
+    site = Site(
+        config.algorithm, setting, federation, clients, folder.states, models, device_of(config)
+    )
+    training = clients[: federation.clients]
+    engine: Engine = InProcess(site)
+    if workers:
+        workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
+        engine = workers
+    progress = progress or Progress(config.rounds)
+    progress.rounds, progress.round = config.rounds, max(folder.last_round(), 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker: sums must not depend on the number of threads
+    try:
+        with folder.lock():
+            folder.tidy()
+            federate(Loop(config, setting, training, engine, folder, progress))
+    finally:
+        torch.set_num_threads(threads)
+        engine.close()
+    return folder
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,201 @@
+"""The nouns of the package: what is said between server, client, engine and run folder."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.rng import rng_for
+
+Arch: TypeAlias = tuple[int, ...]  # the option taken at each Choice; () for a fixed model
+Tensors: TypeAlias = dict[str, Tensor]
+Json: TypeAlias = Any  # None, bool, int, float, str, list or dict with string keys
+
+
+class UserError(Exception):
+    """Something the user can mend: one sentence, exit code 2, no traceback."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decision of a search space."""
+
+    name: str
+    options: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network must do: images of `shape` (channels, height, width) into `classes`."""
+
+    shape: tuple[int, int, int]
+    classes: int
+
+
+class SearchSpace(Protocol):
+    """A family of networks; a fixed model is a space without choices.
+
+    Parameter names are stable over architectures; the classifier's begin with "head.".
+    """
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The decisions, in the order of an Arch."""
+        ...
+
+    def build(self, arch: Arch, task: Task) -> nn.Module:
+        """Build the network of an architecture, its weights not yet of any meaning."""
+        ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a client's device can do."""
+
+    memory_mb: float | None = None  # None: no limit
+    speed: float = 1e10  # multiply-adds per second in training
+    mbps: float = 100.0  # megabits per second, up and down alike
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What server and clients both know."""
+
+    task: Task
+    space: SearchSpace
+    rounds: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What the server knows of a client: told at registration, before any round."""
+
+    id: int
+    examples: int  # training examples
+    budget: Budget = Budget()
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random changes to training images, drawn anew for every batch."""
+
+    crop: int = 0  # pixels of zero padding before a random crop
+    flip: bool = False
+    cutout: int = 0  # side of the square that is blanked
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A client's rows of a data set whose arrays all clients share."""
+
+    images: Tensor  # (N, C, H, W), uint8 or float32
+    labels: Tensor  # (N,), int64
+    index: Tensor  # (n,), int64
+    mean: tuple[float, ...]  # per channel, on the scale where uint8 255 is 1
+    std: tuple[float, ...]
+    augment: Augment = Augment()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+class Meter:
+    """Counts the multiply-adds a client spends in a step, for the modelled clock."""
+
+    def __init__(self) -> None:
+        self.macs = 0.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """Everything a client's side of an algorithm may look at."""
+
+    setting: Setting
+    info: ClientInfo
+    round: int
+    train: Examples
+    val: Examples
+    test: Examples
+    device: str = "cpu"
+    meter: Meter = field(default_factory=Meter)
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """Return the generator of (seed, round, client, purpose)."""
+        return rng_for(self.setting.seed, self.round, self.info.id, purpose)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Everything the server's side of an algorithm may look at."""
+
+    setting: Setting
+    round: int
+    clients: tuple[ClientInfo, ...]
+    public: Examples | None = None  # data the server owns
+    device: str = "cpu"
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """Return the generator of (seed, round, server, purpose)."""
+        return rng_for(self.setting.seed, self.round, "server", purpose)
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """All that ever crosses the wire. Its tensors are read-only: writing to them raises."""
+
+    tensors: Tensors = field(default_factory=dict)
+    info: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of content: the tensors and, where there is any, the info as JSON."""
+        tensors = sum(t.numel() * t.element_size() for t in self.tensors.values())
+        return tensors + (len(json.dumps(self.info)) if self.info else 0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured number of one client: split is train, val or test."""
+
+    split: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """An architecture a client used or tried."""
+
+    arch: Arch
+    score: float | None = None
+    cost: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a step measured; it stays with the client, and in simulation goes to the run folder."""
+
+    metrics: tuple[Metric, ...] = ()
+    architectures: tuple[Found, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer: `message` goes to the server, `log` does not."""
+
+    message: Message = field(default_factory=Message)
+    log: Log = Log()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the server learns of one client's round."""
+
+    client: ClientInfo
+    sent: dict[str, Json]  # the info of the server's own message
+    message: Message
+    seconds: float  # round time, modelled or measured
+    version: int  # the round whose server state the client trained from
