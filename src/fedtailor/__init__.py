@@ -1,10 +1,37 @@
-"""Personalized federated neural architecture search: every client its own network."""
+"""Personalized federated neural architecture search: every client its own network.
+
+    from fedtailor import run, Run
+"""
 
 import os
+from typing import TYPE_CHECKING, Any
 
 # Same bits on every run: MKL's results otherwise depend on memory alignment. It must be set before
 # torch is imported. Passive waiting keeps torch's threads from spinning beside other processes.
 os.environ.setdefault("MKL_CBWR", "AVX2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+if TYPE_CHECKING:
+    from fedtailor.runfolder import Run
+    from fedtailor.session import resume, run
+    from fedtailor.summary import summarise
+
 __version__ = "0.1.0"
+__all__ = ["Run", "resume", "run", "summarise"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `fedtailor --help` must not wait for torch."""
+    if name in ("run", "resume"):
+        from fedtailor import session
+
+        return getattr(session, name)
+    if name == "Run":
+        from fedtailor.runfolder import Run
+
+        return Run
+    if name == "summarise":
+        from fedtailor.summary import summarise
+
+        return summarise
+    raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")

@@ -36,7 +36,8 @@ class Progress:
     mean: float | None = None  # test accuracy, untuned, at the last evaluation
     worst: float | None = None  # the same over the worst tenth of the clients
     bytes: int = 0  # both directions, since the start
-    seconds: float = 0.0  # spent on rounds since this process began
+    started_at: int = 0  # the round before the first that this process does
+    seconds: float = 0.0  # spent on rounds by this process
     rounds_done: int = 0  # by this process
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from torch import Tensor
 
 from fedtailor import codec
 from fedtailor.config import Config, read_config, write_config
+from fedtailor.data.federation import Federation
 from fedtailor.engines.site import state_file
 from fedtailor.types import Found, Log, UserError
 
@@ -63,6 +63,13 @@ class Page:
         """Average a metric over the clients that have it."""
         values = [row[4] for row in self.metrics if row[2:4] == (split, name)]
         return sum(values) / len(values) if values else None
+
+    def line(self) -> str:
+        """Tell the round in a line."""
+        val, test = self.mean("val", "untuned/accuracy"), self.mean("test", "untuned/accuracy")
+        tested = f", untuned val {val:.4f}, test {test:.4f}" if val and test else ""
+        sent = sum(row[3] for row in self.messages) / 1e6
+        return f"round {self.round}{tested}, {sent:.2f} MB, {self.wall_s:.2f} s"
 
     def event(self, client: int | None, kind: str, text: str) -> None:
         """Note that something happened."""
@@ -159,6 +166,7 @@ class Run:
         self._db.execute("COMMIT")
         for path in stale:
             path.unlink(missing_ok=True)
+        self.log(page.line())
 
     def append(self, page: Page) -> None:
         """Add to a committed round what was found out later."""
@@ -168,11 +176,19 @@ class Run:
             "UPDATE state SET wall_s = wall_s + ? WHERE round = ?", (page.wall_s, page.round)
         )
         self._db.execute("COMMIT")
+        for _, _, kind, text, _ in page.events:
+            self.log(f"{kind} {text}")
 
     def note(self, round: int, client: int | None, kind: str, text: str) -> None:
         """Write an event down at once, whatever becomes of its round."""
         row = (round, client, kind, text, time.time())
         self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?)", row)
+        self.log(f"{kind} {text}".rstrip())
+
+    def log(self, text: str) -> None:
+        """Add to log.txt, which is for people only."""
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def tidy(self) -> None:
         """Delete the files that nothing committed refers to."""
@@ -232,13 +248,19 @@ def default_path(config: Config) -> Path:
     return Path("runs") / f"{time.strftime('%Y-%m-%d')}-{name}-{os.urandom(2).hex()}"
 
 
-def create_run(path: Path, config: Config, rows: Tensor, bounds: Tensor) -> Run:
+def create_run(path: Path, config: Config, federation: Federation) -> Run:
     """Make a new run folder; it counts from the moment its database is there."""
     _refuse_used(path)
     (path / "state").mkdir(parents=True, exist_ok=True)
     write_config(config, path / "config.toml")
     (path / "environment.json").write_text(json.dumps(_environment(config), indent=1) + "\n")
-    np.savez_compressed(path / "partition.npz", rows=rows.numpy(), bounds=bounds.numpy())
+    np.savez_compressed(
+        path / "partition.npz",
+        rows=federation.rows.numpy(),
+        bounds=federation.bounds.numpy(),
+        counts=federation.label_counts(),
+        classes=np.array(federation.classes),
+    )
     new = path / "run.db.new"
     new.unlink(missing_ok=True)
     with closing(sqlite3.connect(new)) as db:
@@ -247,10 +269,14 @@ def create_run(path: Path, config: Config, rows: Tensor, bounds: Tensor) -> Run:
     return Run(path)
 
 
-def check_partition(run: Run, rows: Tensor, bounds: Tensor) -> None:
+def check_partition(run: Run, federation: Federation) -> None:
     """Raise if the clients' data is not what it was when the run began."""
     with np.load(run.path / "partition.npz") as old:
-        same = np.array_equal(old["rows"], rows) and np.array_equal(old["bounds"], bounds)
+        same = (
+            np.array_equal(old["rows"], federation.rows)
+            and np.array_equal(old["bounds"], federation.bounds)
+            and np.array_equal(old["counts"], federation.label_counts())
+        )
     if not same:
         raise UserError(f"{run.path}: the data or its partition is no longer what the run began with")
 

@@ -36,7 +36,7 @@ def run(
     try:
         federation = load_federation(config.data)
         check_cohort(config, federation)
-        folder = create_run(path, config, federation.rows, federation.bounds)
+        folder = create_run(path, config, federation)
         return _go(folder, config, federation, workers, progress)
     finally:
         if workers:
@@ -52,7 +52,7 @@ def resume(path: str | Path, progress: Progress | None = None) -> Run:
     workers = start_workers(config)
     try:
         federation = load_federation(config.data)
-        check_partition(folder, federation.rows, federation.bounds)
+        check_partition(folder, federation)
         folder.note(folder.last_round(), None, "resumed", "")
         return _go(folder, config, federation, workers, progress)
     finally:
@@ -124,7 +124,8 @@ def _go(
         workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
         engine = workers
     progress = progress or Progress(config.rounds)
-    progress.rounds, progress.round = config.rounds, max(folder.last_round(), 0)
+    progress.rounds = config.rounds
+    progress.started_at = progress.round = max(folder.last_round(), 0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: sums must not depend on the number of threads
     try:

@@ -43,7 +43,7 @@ def assert_disjoint(shares: list[Ints], rows: int, *, complete: bool) -> None:
     """Assert that no two clients share a row, and perhaps that all rows are dealt."""
     joined = np.sort(np.concatenate(shares))
     assert len(np.unique(joined)) == len(joined)
-    assert 0 <= joined[0] and joined[-1] < rows
+    assert joined[0] >= 0 and joined[-1] < rows
     if complete:
         assert np.array_equal(joined, np.arange(rows))
 
@@ -117,9 +117,7 @@ def test_dirichlet_equal_is_disjoint_and_equal(
 ) -> None:
     labels = labels_of(seed, 300, 6)
     size = max(1, 300 // clients - spare)
-    shares = run(
-        labels, clients, seed, partition="dirichlet_equal", alpha=alpha, per_client=size
-    )
+    shares = run(labels, clients, seed, partition="dirichlet_equal", alpha=alpha, per_client=size)
     assert [len(rows) for rows in shares] == [size] * clients
     assert_disjoint(shares, 300, complete=False)
 
@@ -175,9 +173,7 @@ def test_overlap_draws_as_weighted_sampling_without_replacement() -> None:
 
 @given(seeds, st.integers(1, 20), st.integers(1, 6), st.integers(0, 9))
 @settings(deadline=None)
-def test_shards_hold_exactly_their_classes(
-    seed: int, clients: int, each: int, extra: int
-) -> None:
+def test_shards_hold_exactly_their_classes(seed: int, clients: int, each: int, extra: int) -> None:
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(6), 400))
     per_client = None if extra == 0 else 6 + extra
     shares = run(

@@ -25,16 +25,16 @@ class DataOptions:
     clients: Positive | None = None  # None: 10, or with by_client all there are
     new_clients: Annotated[int, Ge(0)] = 0  # kept out of training: the last ids
     partition: Scheme = "dirichlet"
-    alpha: Annotated[float, Ge(0.001), Le(1e6)] = 0.3  # of the Dirichlet: the smaller, the more uneven
+    alpha: Annotated[float, Ge(0.001), Le(1e6)] = (
+        0.3  # of the Dirichlet: the smaller, the more uneven
+    )
     min_size: Positive = 10  # dirichlet: the fewest images a client may have
     balance: bool = False  # dirichlet: a client that has its fair share gets no later classes
     overlap: bool = False  # dirichlet_equal: clients draw from the whole set and may share images
     classes_per_client: Positive = 2  # shards
     per_client: Positive | None = None  # images per client; dirichlet, by_client: at most this many
 
-    split: Literal["pool", "official"] = (
-        "pool"  # where test images come from
-    )
+    split: Literal["pool", "official"] = "pool"  # where test images come from
     fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)  # train, val, test
     test_per_client: Positive | None = None  # split official: this many, which clients may share
 

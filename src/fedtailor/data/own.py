@@ -40,7 +40,7 @@ def load(options: DataOptions) -> Source:
 def load_npz(path: Path) -> Source:
     """Read the arrays x, y and, where there is one, client."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays: dict[str, npt.NDArray[Any]] = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(

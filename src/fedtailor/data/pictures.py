@@ -48,17 +48,16 @@ def read_picture(
     from PIL import Image  # here, because only some data sets are of image files
 
     try:
-        with Image.open(file) as image:
-            image.load()
-            if getattr(image, "is_animated", False) and image.format != "MPO":
+        with Image.open(file) as opened:
+            opened.load()
+            if getattr(opened, "is_animated", False) and opened.format != "MPO":
                 raise ValueError("it has more than one frame")
-            image = _convert(image, color, file)
+            image = _convert(opened, color, file)
             if size is not None:
                 image = image.resize((size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # Pillow's own sentence begins with "cannot identify image file" and the path.
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"{field}: {file} cannot be read as an image ({reason}), so mend or remove it."
         ) from error

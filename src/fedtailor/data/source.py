@@ -40,8 +40,9 @@ def source_names() -> list[str]:
 def load_source(options: DataOptions) -> Source:
     """Read the data set the options name, checked."""
     if options.path is not None:
-        own = importlib.import_module("fedtailor.data.own")
-        source: Source = own.load(options)
+        from fedtailor.data import own  # here, because it imports this file
+
+        source = own.load(options)
     else:
         source = _load_named(options)
     source = replace(

@@ -1,0 +1,225 @@
+"""The command line: verbs, each a few lines. What is slow to import is imported by the verb."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+import fedtailor
+
+app = App(
+    name="fedtailor",
+    version=fedtailor.__version__,
+    help="""Personalized federated neural architecture search: every client its own network.
+
+Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor plan my.toml` and
+`fedtailor run my.toml`. A run can be stopped at any moment and resumed to the same result.""",
+)
+Out = Annotated[Path | None, Parameter(help="The run folder; by default a new one below runs/.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
+
+
+@app.command
+def demo(out: Out = None) -> None:
+    """Compare three methods on handwritten digits, in under a minute.
+
+    Eight clients with uneven classes train alone (local), together (FedAvg) and both (Ditto).
+    """
+    print("Eight clients, uneven classes: each alone, all together, and both. Starting ...", flush=True)
+    from fedtailor import demonstration
+
+    demonstration.show(out)
+
+
+@app.command
+def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
+    """List what there is: algorithms, spaces, data, engines, starters.
+
+    Args:
+        kind: one of these words; all of them when left out.
+        as_json: print JSON for scripts.
+    """
+    from fedtailor.listing import listing
+
+    found = listing(kind)
+    if as_json:
+        _print_json(found)
+        return
+    for title, entries in found.items():
+        print(title)
+        for entry in entries:
+            print(f"  {entry['name']:14} {entry['about']}")
+            if "paper" in entry:
+                print(f"  {'':14} {entry['paper']}")
+            if "sends" in entry:
+                sent = "; ".join(s["what"] for s in entry["sends"]) or "nothing"
+                print(f"  {'':14} leaves a client: {sent}")
+
+
+@app.command
+def cp(name: str, file: Path, /) -> None:
+    """Copy a starter config to a file of yours.
+
+    Args:
+        name: the starter, such as quickstart; `fedtailor ls starters` lists them.
+        file: where to write it; an existing file is left alone.
+    """
+    from fedtailor.listing import copy_starter
+
+    copy_starter(name, file)
+    print(f"wrote {file}; next: fedtailor plan {file}")
+
+
+@app.command
+def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
+    """Say what a run would cost, without training: clients, parameters, bytes, memory, time.
+
+    Args:
+        file: the config.
+        overrides: key=value, such as data.alpha=0.1.
+        as_json: print JSON for scripts.
+    """
+    config = _config(file, overrides)
+    from fedtailor import planning, terminal
+
+    found = planning.plan(config)
+    if as_json:
+        _print_json(found)
+    else:
+        print("\n".join(terminal.plan_lines(found)))
+
+
+@app.command
+def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False) -> None:
+    """Run an experiment. Ctrl-C is safe: `fedtailor resume` goes on to the same result.
+
+    Args:
+        file: the config; `fedtailor cp quickstart my.toml` makes one.
+        overrides: key=value, such as algorithm.lr=0.1 or data.name=cifar10.
+        out: the run folder; by default a new one below runs/.
+        as_json: print what `show --json` prints at the end.
+    """
+    config = _config(file, overrides)
+    from fedtailor import session
+    from fedtailor.runfolder import default_path
+
+    path = out or default_path(config)
+    _execute(lambda progress: session.run(config, path, progress), path, as_json)
+
+
+@app.command
+def resume(path: Path, /, *, as_json: AsJson = False) -> None:
+    """Go on with a run that was stopped or killed; the result is that of a run never stopped.
+
+    Args:
+        path: the run folder.
+        as_json: print what `show --json` prints at the end.
+    """
+    from fedtailor import session
+
+    _execute(lambda progress: session.resume(path, progress), path, as_json)
+
+
+@app.command
+def show(path: Path, /, *, as_json: AsJson = False) -> None:
+    """Show what a run found.
+
+    Args:
+        path: the run folder.
+        as_json: print JSON for scripts: every client's value, and `digest`, equal for equal runs.
+    """
+    from fedtailor.runfolder import Run
+
+    _show(Run(path), as_json)
+
+
+@app.command
+def report(paths: list[Path], /, *, out: Annotated[Path | None, Parameter(help="The page.")] = None) -> None:
+    """Write the report of a run, or one page that compares several.
+
+    Args:
+        paths: run folders.
+        out: the page; by default report.html in the first run folder.
+    """
+    from fedtailor.report.html import write_report
+    from fedtailor.runfolder import Run
+
+    target = out or paths[0] / "report.html"
+    print(f"wrote {write_report([Run(p) for p in paths], target, None)}")
+
+
+def main() -> None:
+    """Run the command line; whatever the user can mend is one sentence and exit code 2."""
+    from fedtailor.types import UserError
+
+    try:
+        app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(f"{' '.join(str(error).split())} (fedtailor --help)", 2)
+    except UserError as error:
+        _fail(str(error), 2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
+
+
+def _execute(work: Any, path: Path, as_json: bool) -> None:
+    """Do a run under a progress line; say how to go on if it ends early."""
+    from fedtailor import terminal
+    from fedtailor.loop import ClientFailed, Progress
+
+    progress = Progress(0)
+    again = f"fedtailor resume {path}"
+    try:
+        with terminal.follow(progress, path.name):
+            found = work(progress)
+    except KeyboardInterrupt:
+        if (path / "run.db").exists():
+            _fail(f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130)
+        _fail("stopped before the first round; nothing was written that counts", 130)
+    except ClientFailed as error:
+        _fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
+    _write_report(found)
+    _show(found, as_json)
+
+
+def _write_report(found: Any) -> None:
+    from fedtailor.report.html import write_report
+
+    write_report([found], found.path / "report.html", found.path / "figures")
+
+
+def _show(found: Any, as_json: bool) -> None:
+    from fedtailor import terminal
+    from fedtailor.summary import summarise
+
+    summary = summarise(found)
+    if as_json:
+        _print_json(summary)
+        return
+    print("\n".join(terminal.summary_lines(summary)))
+    if (found.path / "report.html").exists():
+        print(f"report          {found.path / 'report.html'}")
+
+
+def _config(file: Path, overrides: tuple[str, ...]) -> Any:
+    from fedtailor.config import parse_override, read_config
+
+    return read_config(file, dict(parse_override(text) for text in overrides))
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def _fail(sentence: str, code: int) -> None:
+    print(f"fedtailor: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

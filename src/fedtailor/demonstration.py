@@ -1,0 +1,35 @@
+"""The demo: local training, FedAvg and Ditto on the digits, compared."""
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from fedtailor import session, terminal
+from fedtailor.loop import Progress
+from fedtailor.report.html import write_report
+from fedtailor.runfolder import Run
+from fedtailor.summary import summarise
+
+CONFIG = {
+    "rounds": 15,
+    "eval_every": 3,
+    "algorithm": {"epochs": 2, "lr": 0.05},
+    "data": {"name": "digits", "clients": 8, "partition": "dirichlet", "alpha": 0.3},
+}
+
+
+def show(out: Path | None) -> list[Run]:
+    """Run the three methods below one folder and compare them."""
+    folder = out or Path("runs") / time.strftime("demo-%Y-%m-%d-%H%M%S")
+    runs = []
+    for name in ("local", "fedavg", "ditto"):
+        progress = Progress(0)
+        with terminal.follow(progress, name):
+            config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
+            runs.append(session.run(config, folder / name, progress))
+    page = write_report(runs, folder / "report.html", None)
+    console = Console(highlight=False, width=None if Console().is_terminal else 120)
+    console.print(terminal.result_table([summarise(run) for run in runs]))
+    console.print(f"\nreport: {page}\nnext:   fedtailor cp quickstart my.toml, then fedtailor run my.toml")
+    return runs

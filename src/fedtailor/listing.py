@@ -1,0 +1,82 @@
+"""What there is: algorithms, spaces, data sets, engines and starter configs."""
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from fedtailor import registry
+from fedtailor.data.source import source_names
+from fedtailor.types import UserError
+
+STARTERS = Path(__file__).parent / "starters"
+KINDS = ("algorithms", "spaces", "data", "engines", "starters")
+
+
+def listing(kind: str | None) -> dict[str, list[dict[str, Any]]]:
+    """List one kind of thing or all, each with a line about it."""
+    if kind is not None and kind not in KINDS:
+        raise UserError(f"{kind}: not a kind of thing{registry.nearest(kind, list(KINDS))}")
+    makers = {
+        "algorithms": lambda: [_algorithm(name) for name in registry.names("algorithm")],
+        "spaces": lambda: [_space(name) for name in registry.names("space")],
+        "data": lambda: [_data(name) for name in source_names()],
+        "engines": lambda: [
+            {"name": "local", "about": "This machine: worker processes, or one process for debugging."}
+        ],
+        "starters": lambda: [_starter(path) for path in sorted(STARTERS.glob("*.toml"))],
+    }
+    return {key: makers[key]() for key in KINDS if kind in (None, key)}
+
+
+def copy_starter(name: str, target: Path) -> None:
+    """Write a starter config to a file that does not exist yet."""
+    names = [path.stem for path in sorted(STARTERS.glob("*.toml"))]
+    if name not in names:
+        raise UserError(f"{name}: no starter config is called so{registry.nearest(name, names)}")
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write((STARTERS / f"{name}.toml").read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise UserError(f"{target}: is there already; nothing was written") from None
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written ({error.strerror})") from None
+
+
+def _algorithm(name: str) -> dict[str, Any]:
+    found = registry.find("algorithm", name)
+    sends = [
+        {"name": s.name, "kind": s.kind, "shape": s.shape, "what": s.what} for s in found.sends
+    ]
+    return {"name": name, **_about(inspect.getmodule(found)), "sends": sends}
+
+
+def _space(name: str) -> dict[str, Any]:
+    found = registry.find("space", name)
+    return {"name": name, **_about(inspect.getmodule(found)), "choices": len(found().choices)}
+
+
+def _data(name: str) -> dict[str, Any]:
+    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
+    return {"name": name, "about": module.ABOUT}
+
+
+def _starter(path: Path) -> dict[str, Any]:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    return {"name": path.stem, "about": first.removeprefix("# ")}
+
+
+def _about(module: Any) -> dict[str, str]:
+    """Read a module's docstring: its first line, and the paragraph that names the paper."""
+    text = inspect.getdoc(module) or ""
+    first = text.partition("\n")[0]
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("Paper: ")), None)
+    if start is None:
+        return {"about": first}
+    paper = [lines[start].removeprefix("Paper: ")]
+    for line in lines[start + 1 :]:
+        if not line or line.startswith("Differs"):
+            break
+        paper.append(line)
+    return {"about": first, "paper": " ".join(paper)}

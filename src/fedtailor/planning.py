@@ -1,0 +1,129 @@
+"""What an experiment will cost, before it is run: measured on one batch of one client."""
+
+import math
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtailor import cost
+from fedtailor.config import Config
+from fedtailor.data.federation import Federation, load_federation
+from fedtailor.engines.base import Done, Ticket
+from fedtailor.engines.site import Site, perform
+from fedtailor.session import check_cohort, clients_of, device_of, setting_of
+from fedtailor.types import Server
+
+MIB = 1024**2
+TRIED = 32  # validation and test images of the rehearsal
+
+
+def plan(config: Config) -> dict[str, Any]:
+    """Say who the clients are and what a run costs; nothing is kept of what is tried for it."""
+    federation = load_federation(config.data)
+    check_cohort(config, federation)
+    setting, clients = setting_of(config, federation), clients_of(federation, config)
+    space, task, arch = setting.space, setting.task, ()
+    bounds = federation.bounds.tolist()
+    memory = cost.training_memory(space, arch, task, config.algorithm.batch)
+    over = [
+        c.id for c in clients if c.budget.memory_mb is not None and c.budget.memory_mb * MIB < memory
+    ]
+    return {
+        "clients": federation.clients,
+        "new_clients": federation.new_clients,
+        "classes": list(federation.classes),
+        "label_counts": federation.label_counts().tolist(),
+        "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
+        "image_shape": list(task.shape),
+        "parameters": cost.parameters(space, arch, task),
+        "forward_macs": cost.forward_macs(space, arch, task),
+        "training_memory_mb": round(memory / MIB, 1),
+        "over_memory_budget": over,
+        **_rehearse(config, federation),
+    }
+
+
+def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
+    """Let one client do a step on one batch, and scale up."""
+    setting, clients = setting_of(config, federation), clients_of(federation, config)
+    batch = min(config.algorithm.batch, clients[0].examples)
+    small = _shorten(federation, batch)
+    server = Server(setting, 1, clients[: federation.clients])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            site = Site(
+                config.algorithm, setting, small, clients, Path(folder), None, device_of(config)
+            )
+            state = config.algorithm.server_init(server)
+            message = config.algorithm.serve(server, state, clients[0])
+            trained = _second_of_two(site, Ticket("train", 0, 1), message)
+            tested = _second_of_two(site, Ticket("evaluate", 0, 1), message)
+            deployed = _second_of_two(site, Ticket("deploy", 0, 1), message)
+    finally:
+        torch.set_num_threads(threads)
+    down, up = message.nbytes, trained.reply.message.nbytes
+    tuning = max(0.0, deployed.seconds - tested.seconds)
+    return _scale_up(config, federation, batch, (trained, tested.seconds, tuning, down, up))
+
+
+def _scale_up(
+    config: Config,
+    federation: Federation,
+    batch: int,
+    measured: tuple[Done, float, float, int, int],
+) -> dict[str, Any]:
+    trained, testing, tuning, down, up = measured
+    clients = clients_of(federation, config)[: federation.clients]
+    count = len(clients)
+    cohort = min(config.cohort or count, count)
+    batches = sum(c.examples for c in clients) / count / batch
+    bounds = federation.bounds[:count]
+    tested = (bounds[:, 3] - bounds[:, 1]).double().mean().item()
+    lanes = max(1, config.engine.workers)
+    evaluations = math.ceil(config.rounds / config.eval_every)
+    training_s = config.rounds * cohort * batches * trained.seconds / lanes
+    testing_s = evaluations * count * testing * tested / _tried(federation) / lanes
+    tuning_s = 2 * count * batches * tuning / lanes  # after the last and the selected round
+    per_round = [
+        cost.round_seconds(trained.macs * c.examples / batch, down + up, c.budget) for c in clients
+    ]
+    return {
+        "bytes_per_client_round": {"down": down, "up": up},
+        "bytes": {"down": down * cohort * config.rounds, "up": up * cohort * config.rounds},
+        "training_macs_per_client_round": trained.macs * batches,
+        "modelled_round_s": {"mean": sum(per_round) / count, "slowest": max(per_round)},
+        "estimated_s": {
+            "training": round(training_s, 1),
+            "testing": round(testing_s, 1),
+            "tuning": round(tuning_s, 1),
+            "total": round(training_s + testing_s + tuning_s, 1),
+        },
+    }
+
+
+def _tried(federation: Federation) -> int:
+    _, b, c, d = federation.bounds[0].tolist()
+    return min(TRIED, c - b) + min(TRIED, d - c)
+
+
+def _shorten(federation: Federation, batch: int) -> Federation:
+    """Leave the first client one batch to train on and a few images to test on."""
+    a, b, c, d = federation.bounds[0].tolist()
+    rows = federation.rows
+    parts = [rows[a : a + batch], rows[b : min(b + TRIED, c)], rows[c : min(c + TRIED, d)]]
+    ends = torch.tensor([0, *(len(p) for p in parts)]).cumsum(0)
+    return replace(federation, rows=torch.cat(parts), bounds=ends[None])
+
+
+def _second_of_two(site: Site, ticket: Ticket, message: Any) -> Done:
+    """The first step of a kind pays for what is built only once."""
+    perform(site, ticket, message)
+    began = time.perf_counter()
+    done = perform(site, ticket, message)
+    return replace(done, seconds=time.perf_counter() - began)

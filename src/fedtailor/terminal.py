@@ -1,0 +1,154 @@
+"""What people see: live progress and tables."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedtailor.loop import Progress
+
+console = Console(stderr=True, highlight=False)
+LINE_EVERY_S = 5.0
+
+
+def duration(seconds: float) -> str:
+    """Write a time for people."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+
+
+def line(progress: Progress) -> str:
+    """Put the progress into one line."""
+    parts = [f"round {progress.round}/{progress.rounds}"]
+    parts.append(f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing)
+    if progress.mean is not None and progress.worst is not None:
+        parts.append(f"accuracy {progress.mean:.1%}, worst 10% {progress.worst:.1%}")
+    parts.append(f"{progress.bytes / 1e6:.1f} MB")
+    if progress.rounds_done:
+        pace = progress.seconds / progress.rounds_done
+        left = progress.rounds - progress.rounds_done - progress.started_at
+        parts.append(f"{pace:.2g} s/round, {duration(pace * max(left, 0))} left")
+    return " · ".join(parts)
+
+
+@contextmanager
+def follow(progress: Progress, label: str) -> Iterator[None]:
+    """Show progress while the body runs: one living line, or plain lines where there is no terminal."""
+    if console.is_terminal:
+        with Live(
+            console=console,
+            get_renderable=lambda: f"{label}: {line(progress)}",
+            refresh_per_second=5,
+            transient=True,
+        ):
+            yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_print_lines, args=(progress, label, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _print_lines(progress: Progress, label: str, stop: threading.Event) -> None:
+    while not stop.wait(LINE_EVERY_S):
+        print(f"{label}: {line(progress)}", file=sys.stderr, flush=True)
+
+
+def percent(spread: dict[str, Any] | None) -> str:
+    """Write mean and spread over clients."""
+    return "–" if spread is None else f"{spread['mean']:.1%} ± {100 * spread['std']:.1f}"
+
+
+def result_table(summaries: list[dict[str, Any]]) -> Table:
+    """Compare runs: one row each."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method")
+    for title in ("test accuracy", "worst 10%", "untuned", "MB", "time", "run folder"):
+        table.add_column(title, justify="left" if title == "run folder" else "right", no_wrap=True)
+    for one in summaries:
+        found = one["test_accuracy"]
+        table.add_row(
+            one["algorithm"],
+            percent(found),
+            "–" if found is None else f"{found['worst10']:.1%}",
+            percent(one["untuned"]),
+            f"{sum(one['bytes'].values()) / 1e6:.1f}",
+            duration(one["wall_s"]),
+            one["run"],
+        )
+    return table
+
+
+def summary_lines(one: dict[str, Any]) -> list[str]:
+    """Tell what a run found, in a few lines."""
+    found, selected = one["test_accuracy"], one["val_selected"]
+    done = "finished" if one["finished"] else f"not finished: fedtailor resume {one['run']}"
+    lines = [
+        f"{one['algorithm']} on {one['data']} with {one['space']}: "
+        f"{one['rounds']} of {one['planned_rounds']} rounds, {done}",
+    ]
+    if found is None:
+        lines.append("nothing has been tested yet")
+    else:
+        lines.append(
+            f"test accuracy   {percent(found)} over {len(found['per_client'])} clients, "
+            f"worst 10% {found['worst10']:.1%} (round {one['evaluated_round']})"
+        )
+        lines.append(f"untuned         {percent(one['untuned'])}")
+    if selected:
+        lines.append(f"val-selected    {percent(selected)} (round {selected['round']})")
+    if one["other_scores"]:
+        scores = one["other_scores"]
+        lines.append(
+            f"balanced        {percent(scores['balanced_accuracy'])}, "
+            f"macro F1 {percent(scores['macro_f1'])}"
+        )
+    up, down = one["bytes"]["up"] / 1e6, one["bytes"]["down"] / 1e6
+    lines.append(f"sent            {up:.1f} MB up, {down:.1f} MB down")
+    lines.append(f"time            {duration(one['wall_s'])} here, {duration(one['modelled_s'])} modelled")
+    if one["failures"]:
+        lines.append(f"failures        {one['failures']}: see the events in {one['run']}/log.txt")
+    lines.append(f"digest          {one['digest'][:16]}")
+    return lines
+
+
+def plan_lines(found: dict[str, Any]) -> list[str]:
+    """Tell what a run would cost, in a few lines and a picture of the labels."""
+    counts, names = found["label_counts"], found["classes"]
+    peak = max(max(row) for row in counts) or 1
+    shades = " ·░▒▓█"
+    lines = [
+        f"{found['clients']} clients"
+        + (f" and {found['new_clients']} kept out" if found["new_clients"] else "")
+        + f", images {'x'.join(str(n) for n in found['image_shape'])}, {len(names)} classes"
+    ]
+    lines.append("client  train   val  test  images of each class (darker: more)")
+    for client, (row, size) in enumerate(zip(counts[:40], found["sizes"][:40], strict=True)):
+        picture = "".join(shades[-(-n * (len(shades) - 1) // peak)] for n in row)
+        lines.append(f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|")
+    if len(counts) > 40:
+        lines.append(f"   ... and {len(counts) - 40} more (--json has all)")
+    traffic, times = found["bytes"], found["estimated_s"]
+    lines += [
+        f"model           {found['parameters']:,} parameters, "
+        f"{found['forward_macs'] / 1e6:,.1f} M multiply-adds per image",
+        f"memory          {found['training_memory_mb']:,.1f} MB to train"
+        + (f"; too much for clients {found['over_memory_budget']}" if found["over_memory_budget"] else ""),
+        f"traffic         {traffic['down'] / 1e6:,.1f} MB down, {traffic['up'] / 1e6:,.1f} MB up in all",
+        f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
+        f"this machine    about {duration(times['total'])}: {duration(times['training'])} training, "
+        f"{duration(times['testing'] + times['tuning'])} testing and tuning",
+    ]
+    return lines
