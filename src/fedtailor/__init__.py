@@ -1,6 +1,6 @@
 """Personalized federated neural architecture search: every client its own network.
 
-    from fedtailor import run, Run
+from fedtailor import run, Run
 """
 
 import os

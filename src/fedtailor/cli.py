@@ -27,7 +27,10 @@ def demo(out: Out = None) -> None:
 
     Eight clients with uneven classes train alone (local), together (FedAvg) and both (Ditto).
     """
-    print("Eight clients, uneven classes: each alone, all together, and both. Starting ...", flush=True)
+    print(
+        "Eight clients, uneven classes: each alone, all together, and both. Starting ...",
+        flush=True,
+    )
     from fedtailor import demonstration
 
     demonstration.show(out)
@@ -136,7 +139,9 @@ def show(path: Path, /, *, as_json: AsJson = False) -> None:
 
 
 @app.command
-def report(paths: list[Path], /, *, out: Annotated[Path | None, Parameter(help="The page.")] = None) -> None:
+def report(
+    paths: list[Path], /, *, out: Annotated[Path | None, Parameter(help="The page.")] = None
+) -> None:
     """Write the report of a run, or one page that compares several.
 
     Args:
@@ -179,7 +184,9 @@ def _execute(work: Any, path: Path, as_json: bool) -> None:
             found = work(progress)
     except KeyboardInterrupt:
         if (path / "run.db").exists():
-            _fail(f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130)
+            _fail(
+                f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130
+            )
         _fail("stopped before the first round; nothing was written that counts", 130)
     except ClientFailed as error:
         _fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)

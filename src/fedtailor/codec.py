@@ -106,7 +106,10 @@ def _encode(value: Any, path: str, tensors: Tensors) -> Json:
         case float() if not math.isfinite(value):
             return {"float": repr(value)}
         case int() | float():
-            if type(value) not in (int, float):  # an IntEnum or a numpy scalar would come back as less
+            if type(value) not in (
+                int,
+                float,
+            ):  # an IntEnum or a numpy scalar would come back as less
                 raise CodecError(f"{path or 'value'}: cannot pack a {type(value).__name__}")
             return value
         case Tensor():
@@ -204,7 +207,12 @@ def _fits(kind: Any, tree: Json) -> bool:
         return tag == "is" and set(tree["is"]) == {f.name for f in dataclasses.fields(origin)}
     if isinstance(tree, list):
         return origin is list
-    return (tag, origin) in ((None, type(tree)), ("tuple", tuple), ("dict", dict), ("tensor", Tensor))
+    return (tag, origin) in (
+        (None, type(tree)),
+        ("tuple", tuple),
+        ("dict", dict),
+        ("tensor", Tensor),
+    )
 
 
 def _inner(kind: Any, container: type) -> Any:

@@ -80,7 +80,8 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Confi
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; `fedtailor cp quickstart {path}` makes one") from None
+        made = f"`fedtailor cp quickstart {path}` makes one"
+        raise UserError(f"{path}: there is no such file; {made}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     try:
@@ -125,9 +126,8 @@ def make_config(table: dict[str, Any]) -> Config:
         parts[kind] = validate(registry.find(kind, name), fields, kind)
     for key, kind in TABLES.items():
         parts[key] = validate(kind, table.pop(key, {}), key)
-    top = [f for f in dataclasses.fields(Config) if f.name not in parts]
-    known = {f.name: f for f in top}
-    _refuse_unknown(table, [*known, *NAMED, *TABLES], "")
+    top = [f.name for f in dataclasses.fields(Config) if f.name not in parts]
+    _refuse_unknown(table, top, "", [*NAMED, *TABLES])
     hints = typing.get_type_hints(Config, include_extras=True)
     plain = {key: _validated(hints[key], value, key) for key, value in table.items()}
     return Config(**plain, **parts)
@@ -176,7 +176,7 @@ def validate(kind: type[T], fields: Any, path: str) -> T:
     if not isinstance(fields, dict):
         raise UserError(f"{path}: must be a table, such as [{path}]")
     known = [f.name for f in dataclasses.fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
-    _refuse_unknown(fields, known, f"{path}.")
+    _refuse_unknown(fields, known, f"{path}.", ["name"] if path in NAMED else [])
     return _validated(kind, fields, path)
 
 
@@ -185,13 +185,13 @@ def _validated(kind: Any, value: Any, path: str) -> Any:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join([path, *(str(step) for step in _public(first["loc"]))])
-        raise UserError(f"{where}: {_sentence(first)}") from None
-
-
-def _public(location: tuple[int | str, ...]) -> list[int | str]:
-    """Drop what pydantic adds of its own: names of union members and types."""
-    return [s for s in location if isinstance(s, int) or (s.isidentifier() and s.islower() and s not in ("float", "int", "str", "bool", "constrained"))]
+        if path == "budget":
+            field = f"budget.{first['loc'][0]}"
+            says = "must be a number above 0, a list of such numbers, or { uniform = [a, b] }"
+        else:
+            field = ".".join([path, *(str(step) for step in first["loc"])])
+            says = _sentence(first)
+        raise UserError(f"{field}: {says}") from None
 
 
 def _sentence(error: Any) -> str:
@@ -201,10 +201,13 @@ def _sentence(error: Any) -> str:
     return message[0].lower() + message[1:] + shown
 
 
-def _refuse_unknown(table: dict[str, Any], known: list[str], prefix: str) -> None:
+def _refuse_unknown(
+    table: dict[str, Any], known: list[str], prefix: str, also: list[str] | None = None
+) -> None:
     for key in table:
         if key not in known:
-            raise UserError(f"{prefix}{key}: unknown{registry.nearest(key, sorted(known))}")
+            meant = registry.nearest(key, sorted([*known, *(also or [])]))
+            raise UserError(f"{prefix}{key}: unknown{meant}")
 
 
 def _named(kind: str, table: Any) -> tuple[str, dict[str, Any]]:

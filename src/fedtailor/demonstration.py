@@ -31,5 +31,7 @@ def show(out: Path | None) -> list[Run]:
     page = write_report(runs, folder / "report.html", None)
     console = Console(highlight=False, width=None if Console().is_terminal else 120)
     console.print(terminal.result_table([summarise(run) for run in runs]))
-    console.print(f"\nreport: {page}\nnext:   fedtailor cp quickstart my.toml, then fedtailor run my.toml")
+    console.print(
+        f"\nreport: {page}\nnext:   fedtailor cp quickstart my.toml, then fedtailor run my.toml"
+    )
     return runs

@@ -30,7 +30,9 @@ class Recipe:
     lr: Annotated[float, Gt(0)] = 0.05
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9  # sgd; adamw's betas are 0.9, 0.999
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    schedule: Literal["constant", "cosine", "step"] = "constant"  # over rounds; step: /10 at 1/2, 3/4
+    schedule: Literal["constant", "cosine", "step"] = (
+        "constant"  # over rounds; step: /10 at 1/2, 3/4
+    )
     clip: Annotated[float, Ge(0)] = 0.0  # largest norm of the gradient; 0: no limit
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
@@ -44,10 +46,17 @@ class Recipe:
         return self.lr
 
 
+def _build(space: SearchSpace, arch: Arch, task: Task) -> nn.Module:
+    """Build without a trace in the global generator: a step's draws must not depend on caches."""
+    with torch.random.fork_rng(devices=[]):
+        return space.build(arch, task)
+
+
 @functools.lru_cache(maxsize=16)
 def _built(space: SearchSpace, arch: Arch, task: Task, device: str) -> nn.Module:
-    layout = torch.channels_last if device == "cpu" else torch.preserve_format
-    model = space.build(arch, task).to(device, memory_format=layout)
+    model = _build(space, arch, task).to(device)
+    if device == "cpu":
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of
     return model
 
@@ -77,21 +86,23 @@ def initial_weights(setting: Setting, arch: Arch = ()) -> Tensors:
 
 @functools.lru_cache(maxsize=2)
 def _first_weights(setting: Setting, arch: Arch) -> Tensors:
-    model = setting.space.build(arch, setting.task)
+    model = _build(setting.space, arch, setting.task)
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
-            _initialise(module, parameter, rng_for(setting.seed, "init", name))
+            _initialise(module, name, parameter, rng_for(setting.seed, "init", name))
     return weights_of(model)
 
 
-def _initialise(module: nn.Module, parameter: nn.Parameter, rng: torch.Generator) -> None:
-    """Kaiming for convolutions, torch's own range for linear layers, one and zero for norms."""
+def _initialise(
+    module: nn.Module, name: str, parameter: nn.Parameter, rng: torch.Generator
+) -> None:
+    """Kaiming for what feeds a ReLU, a smaller range for the head, one and zero for the rest."""
     with torch.no_grad():
-        if parameter.dim() == 4:
-            nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu", generator=rng)
-        elif parameter.dim() == 2:
-            bound = parameter.shape[1] ** -0.5
+        if parameter.dim() >= 2 and name.startswith("head."):
+            bound = parameter[0].numel() ** -0.5
             parameter.uniform_(-bound, bound, generator=rng)
+        elif parameter.dim() >= 2:
+            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=rng)
         else:
             is_scale = parameter is getattr(module, "weight", None)
             parameter.fill_(1.0 if is_scale else 0.0)
@@ -171,13 +182,13 @@ def train(
         client.meter.macs += per_image * len(examples)
         mean = total.item() / len(examples)
         if not math.isfinite(mean):
-            raise FloatingPointError(f"the loss became {mean}: lower algorithm.lr or set algorithm.clip")
+            raise FloatingPointError(
+                f"the loss became {mean}: lower algorithm.lr or set algorithm.clip"
+            )
     return mean
 
 
-def _choose(
-    model: nn.Module, only: Callable[[str], bool] | None
-) -> list[tuple[str, nn.Parameter]]:
+def _choose(model: nn.Module, only: Callable[[str], bool] | None) -> list[tuple[str, nn.Parameter]]:
     """Let only some parameters train, and set modules to train or to stand still accordingly."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(only is None or only(name))
@@ -212,9 +223,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def evaluate(
-    model: nn.Module, examples: Examples, classes: int, device: str
-) -> dict[str, float]:
+def evaluate(model: nn.Module, examples: Examples, classes: int, device: str) -> dict[str, float]:
     """Score a model: accuracy, balanced accuracy and macro F1 over the classes present, loss."""
     model.eval()
     confusion = torch.zeros(classes, classes, dtype=torch.int64)

@@ -22,7 +22,10 @@ def listing(kind: str | None) -> dict[str, list[dict[str, Any]]]:
         "spaces": lambda: [_space(name) for name in registry.names("space")],
         "data": lambda: [_data(name) for name in source_names()],
         "engines": lambda: [
-            {"name": "local", "about": "This machine: worker processes, or one process for debugging."}
+            {
+                "name": "local",
+                "about": "This machine: worker processes, or one process for debugging.",
+            }
         ],
         "starters": lambda: [_starter(path) for path in sorted(STARTERS.glob("*.toml"))],
     }

@@ -16,7 +16,6 @@ from fedtailor.rng import rng_for
 from fedtailor.runfolder import Page, Run
 from fedtailor.types import ClientInfo, Message, Result, Server, Setting
 
-
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
 
 
@@ -147,7 +146,9 @@ def _each(
 
 
 def _handle_failure(loop: Loop, ticket: Ticket, failure: Failure) -> None:
-    text = f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
+    text = (
+        f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
+    )
     loop.run.note(ticket.round, ticket.client, "failure", f"{text}\n{failure.details}".rstrip())
     if loop.config.on_failure == "stop":
         raise ClientFailed(text)

@@ -14,7 +14,7 @@ from fedtailor.config import Config
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
-from fedtailor.session import check_cohort, clients_of, device_of, setting_of
+from fedtailor.session import check_config, clients_of, device_of, setting_of
 from fedtailor.types import Server
 
 MIB = 1024**2
@@ -24,13 +24,15 @@ TRIED = 32  # validation and test images of the rehearsal
 def plan(config: Config) -> dict[str, Any]:
     """Say who the clients are and what a run costs; nothing is kept of what is tried for it."""
     federation = load_federation(config.data)
-    check_cohort(config, federation)
+    check_config(config, federation)
     setting, clients = setting_of(config, federation), clients_of(federation, config)
     space, task, arch = setting.space, setting.task, ()
     bounds = federation.bounds.tolist()
     memory = cost.training_memory(space, arch, task, config.algorithm.batch)
     over = [
-        c.id for c in clients if c.budget.memory_mb is not None and c.budget.memory_mb * MIB < memory
+        c.id
+        for c in clients
+        if c.budget.memory_mb is not None and c.budget.memory_mb * MIB < memory
     ]
     return {
         "clients": federation.clients,

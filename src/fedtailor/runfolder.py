@@ -219,7 +219,9 @@ class Run:
             page.round,
             best,
         )
-        self._db.executemany("UPDATE state SET server = NULL WHERE round = ?", [r[:1] for r in rounds])
+        self._db.executemany(
+            "UPDATE state SET server = NULL WHERE round = ?", [r[:1] for r in rounds]
+        )
         touched = None if best_is_new else [client for client, _ in page.versions]
         old = [
             (client, round)
@@ -278,7 +280,9 @@ def check_partition(run: Run, federation: Federation) -> None:
             and np.array_equal(old["counts"], federation.label_counts())
         )
     if not same:
-        raise UserError(f"{run.path}: the data or its partition is no longer what the run began with")
+        raise UserError(
+            f"{run.path}: the data or its partition is no longer what the run began with"
+        )
 
 
 def _refuse_used(path: Path) -> None:

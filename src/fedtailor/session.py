@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fedtailor import cost
 from fedtailor.config import Config, deal_budgets, make_config, override, read_config
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Engine
@@ -35,7 +36,7 @@ def run(
     workers = start_workers(config)
     try:
         federation = load_federation(config.data)
-        check_cohort(config, federation)
+        check_config(config, federation)
         folder = create_run(path, config, federation)
         return _go(folder, config, federation, workers, progress)
     finally:
@@ -87,10 +88,13 @@ def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]
     return tuple(ClientInfo(i, sizes[i], budgets[i]) for i in range(total))
 
 
-def check_cohort(config: Config, federation: Federation) -> None:
-    """Raise if more clients are wanted in a round than there are."""
+def check_config(config: Config, federation: Federation) -> None:
+    """Raise on what only the data can tell: before anything is written."""
     if config.cohort and config.cohort > federation.clients:
-        raise UserError(f"cohort: {config.cohort} clients a round, but there are {federation.clients}")
+        raise UserError(
+            f"cohort: {config.cohort} clients a round, but there are {federation.clients}"
+        )
+    cost.parameters(config.space, (), federation.task)  # builds the model, or says why it cannot
 
 
 def setting_of(config: Config, federation: Federation) -> Setting:

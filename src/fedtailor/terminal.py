@@ -28,7 +28,9 @@ def duration(seconds: float) -> str:
 def line(progress: Progress) -> str:
     """Put the progress into one line."""
     parts = [f"round {progress.round}/{progress.rounds}"]
-    parts.append(f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing)
+    parts.append(
+        f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing
+    )
     if progress.mean is not None and progress.worst is not None:
         parts.append(f"accuracy {progress.mean:.1%}, worst 10% {progress.worst:.1%}")
     parts.append(f"{progress.bytes / 1e6:.1f} MB")
@@ -117,7 +119,9 @@ def summary_lines(one: dict[str, Any]) -> list[str]:
         )
     up, down = one["bytes"]["up"] / 1e6, one["bytes"]["down"] / 1e6
     lines.append(f"sent            {up:.1f} MB up, {down:.1f} MB down")
-    lines.append(f"time            {duration(one['wall_s'])} here, {duration(one['modelled_s'])} modelled")
+    lines.append(
+        f"time            {duration(one['wall_s'])} here, {duration(one['modelled_s'])} modelled"
+    )
     if one["failures"]:
         lines.append(f"failures        {one['failures']}: see the events in {one['run']}/log.txt")
     lines.append(f"digest          {one['digest'][:16]}")
@@ -137,7 +141,9 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     lines.append("client  train   val  test  images of each class (darker: more)")
     for client, (row, size) in enumerate(zip(counts[:40], found["sizes"][:40], strict=True)):
         picture = "".join(shades[-(-n * (len(shades) - 1) // peak)] for n in row)
-        lines.append(f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|")
+        lines.append(
+            f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|"
+        )
     if len(counts) > 40:
         lines.append(f"   ... and {len(counts) - 40} more (--json has all)")
     traffic, times = found["bytes"], found["estimated_s"]
@@ -145,7 +151,11 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         f"model           {found['parameters']:,} parameters, "
         f"{found['forward_macs'] / 1e6:,.1f} M multiply-adds per image",
         f"memory          {found['training_memory_mb']:,.1f} MB to train"
-        + (f"; too much for clients {found['over_memory_budget']}" if found["over_memory_budget"] else ""),
+        + (
+            f"; too much for clients {found['over_memory_budget']}"
+            if found["over_memory_budget"]
+            else ""
+        ),
         f"traffic         {traffic['down'] / 1e6:,.1f} MB down, {traffic['up'] / 1e6:,.1f} MB up in all",
         f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
         f"this machine    about {duration(times['total'])}: {duration(times['training'])} training, "

@@ -307,6 +307,25 @@ def test_fit_counts_by_hand() -> None:
     assert fit_counts(greedy, 4, np.array([4, 4]), rng).tolist() == [[2, 2], [2, 2]]
 
 
+def test_fit_counts_changes_no_odds() -> None:
+    """Fitting scales rows and columns, so the ratio of two clients' odds stays as it was drawn."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(4, 3.0), size=3)
+    counts = fit_counts(shares, 4_000_000, np.full(4, 3_000_000), rng)
+
+    def odds(table: np.ndarray) -> np.ndarray:
+        ratio = table[:, 1:] / table[:, :1]
+        return ratio[1:] / ratio[:1]
+
+    assert odds(counts) == pytest.approx(odds(shares), rel=1e-3)
+
+
+def test_deal_gives_random_rows() -> None:
+    counts = np.array([[50], [50]])
+    first = deal(np.zeros(100, dtype=np.int64), counts, np.random.default_rng(0))[0]
+    assert 10 < (first < 50).sum() < 40
+
+
 def test_deal_and_largest_remainder_by_hand() -> None:
     labels = np.array([0, 1, 0, 1, 1])
     shares = deal(labels, np.array([[1, 2], [1, 0]]), np.random.default_rng(0))

@@ -83,7 +83,9 @@ class Ditto(Algorithm[Global, Personal]):
         )
         return Global(merge(state.weights, parts))
 
-    def deploy(self, client: Client, own: Personal, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(
+        self, client: Client, own: Personal, msg: Message
+    ) -> Iterator[tuple[str, nn.Module]]:
         """Use the personal model."""
         weights = msg.tensors if own.weights is None else own.weights
         return self.tune(client, learn.model_of(client.setting, weights, client.device))

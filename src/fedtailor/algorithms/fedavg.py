@@ -43,7 +43,7 @@ class FedAvg(Algorithm[Global, None]):
 
     def client_init(self, client: Client) -> None:
         """Clients keep nothing."""
-        return None
+        return
 
     def configure(
         self, server: Server, state: Global, cohort: list[ClientInfo]

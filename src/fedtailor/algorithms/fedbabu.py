@@ -38,7 +38,7 @@ class FedBABU(Algorithm[Body, None]):
 
     def client_init(self, client: Client) -> None:
         """Clients keep nothing: the head follows from the seed."""
-        return None
+        return
 
     def configure(
         self, server: Server, state: Body, cohort: list[ClientInfo]

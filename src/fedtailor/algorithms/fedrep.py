@@ -79,9 +79,7 @@ class FedRep(Algorithm[Body, Head]):
         )
         loss = learn.train(client, model, self, lr=lr, only=is_body, purpose="body")
         weights = learn.weights_of(model)
-        reply = Reply(
-            Message(learn.pick(weights, is_body)), Log((Metric("train", "loss", loss),))
-        )
+        reply = Reply(Message(learn.pick(weights, is_body)), Log((Metric("train", "loss", loss),)))
         return Head(learn.pick(weights, is_head)), reply
 
     def aggregate(self, server: Server, state: Body, results: Iterable[Result]) -> Body:

@@ -1,10 +1,9 @@
 """The [data] table of the config."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le
-from pydantic import ConfigDict
 
 Positive: TypeAlias = Annotated[int, Ge(1)]
 Scheme: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "shards", "by_client"]
@@ -13,8 +12,6 @@ Scheme: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "shards", "by
 @dataclass(frozen=True)
 class DataOptions:
     """Which images there are, how the clients share them, and how they are prepared."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str = "digits"  # a data set known by name
     path: str | None = None  # own data: a folder, .npz file or my_data.py:function; overrides name

@@ -28,7 +28,7 @@ def share(tensors: Mapping[str, Tensor]) -> tuple[int, Json]:
         plain = tensor.detach().to("cpu").contiguous()
         layout[name] = [str(plain.dtype).removeprefix("torch."), list(plain.shape), position]
         view = memoryview(plain.flatten().view(torch.uint8).numpy())
-        while len(view):
+        while view:
             written = os.pwrite(descriptor, view, position)
             position += written
             view = view[written:]

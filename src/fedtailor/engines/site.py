@@ -121,4 +121,6 @@ def _read_only(message: Message) -> Iterator[None]:
     yield
     for name, tensor in message.tensors.items():
         if tensor._version != before[name]:
-            raise RuntimeError(f"the algorithm wrote into the received tensor {name!r}: copy it first")
+            raise RuntimeError(
+                f"the algorithm wrote into the received tensor {name!r}: copy it first"
+            )

@@ -1,0 +1,1 @@
+"""Reports: the pictures and the page that show what runs found."""

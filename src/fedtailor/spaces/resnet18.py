@@ -39,7 +39,9 @@ class ResNet18:
 
 
 class _Block(nn.Module):
-    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(
+        self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
         self.norm1 = norm(after)
@@ -47,7 +49,9 @@ class _Block(nn.Module):
         self.norm2 = norm(after)
         self.shortcut = nn.Sequential()
         if stride > 1 or before != after:
-            self.shortcut.append(nn.Conv2d(before, after, 1, stride, bias=False)).append(norm(after))
+            self.shortcut.append(nn.Conv2d(before, after, 1, stride, bias=False)).append(
+                norm(after)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))

@@ -1,0 +1,153 @@
+"""What the tables and the pictures of a report are both made of."""
+
+import itertools
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtailor.runfolder import Run
+from fedtailor.summary import headline, spread
+
+BASELINE = "local"  # the algorithm of clients that train alone
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How many images of each class each client has."""
+
+    counts: NDArray[np.int64]  # (clients, classes)
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one of several runs gives each client beyond something simpler."""
+
+    run: int  # its place among the runs
+    over: str  # the simpler thing
+    per_client: dict[int, float]  # difference of accuracies
+
+
+def short(name: str) -> str:
+    """Return an algorithm's or space's name without the folders of a user's own file."""
+    return name.rpartition("/")[2]
+
+
+def asked(run: Run) -> dict[str, Any]:
+    """Return the run's config as the table it is: checking it again would take long."""
+    return tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
+
+
+def algorithm(run: Run) -> str:
+    """Return the name of a run's algorithm."""
+    return asked(run)["algorithm"]["name"]
+
+
+def titles(runs: Sequence[Run]) -> list[str]:
+    """Name the runs by their algorithms, and those that are not alone in it by their folders."""
+    algorithms = [short(algorithm(run)) for run in runs]
+    folders = [run.path.resolve() for run in runs]
+    named = [f"{name} ({path.name})" for name, path in zip(algorithms, folders, strict=True)]
+    exact = [f"{name} ({path})" for name, path in zip(algorithms, folders, strict=True)]
+    return [
+        name if algorithms.count(name) == 1 else short_ if named.count(short_) == 1 else long
+        for name, short_, long in zip(algorithms, named, exact, strict=True)
+    ]
+
+
+def baseline(runs: Sequence[Run]) -> int | None:
+    """Return the place of the first tested run whose clients train alone."""
+    for place, run in enumerate(runs):
+        if algorithm(run) == BASELINE and accuracies(run):
+            return place
+    return None
+
+
+def tested(run: Run) -> int | None:
+    """Return the last round after which the clients were tested."""
+    return run.query("SELECT max(round) FROM metric WHERE split = 'test'")[0][0]
+
+
+def accuracies(run: Run, model: str | None = None) -> dict[int, float]:
+    """Return each client's last test accuracy, of the model it would deploy or of another."""
+    round = tested(run)
+    found = spread(run, round, model or headline(run, round))
+    return {int(client): value for client, value in found["per_client"].items()} if found else {}
+
+
+def gains(runs: Sequence[Run]) -> list[Gain]:
+    """Compare with training alone where a run of several did that, else with untuned models."""
+    alone = baseline(runs)
+    if len(runs) > 1 and alone is not None:
+        base, others = accuracies(runs[alone]), [i for i in range(len(runs)) if i != alone]
+        found = [
+            Gain(i, "training alone", _minus(accuracies(runs[i]), base))
+            for i in others
+            if same_clients([runs[alone], runs[i]])
+        ]
+    else:
+        found = [
+            Gain(i, "the untuned model", _minus(accuracies(run), accuracies(run, "untuned")))
+            for i, run in enumerate(runs)
+            if headline(run, tested(run)) != "untuned"
+        ]
+    return [gain for gain in found if gain.per_client]
+
+
+def clients_in_order(runs: Sequence[Run]) -> list[int]:
+    """Return all clients, the one that gains most first: the order of every picture and table."""
+    known: set[int] = set()
+    for run in runs:
+        known |= accuracies(run).keys()
+        labels = label_counts(run)
+        known |= set(range(len(labels.counts))) if labels else set()
+    found = gains(runs)
+    gain = found[0].per_client if found else {}
+    return sorted(known, key=lambda client: (-gain.get(client, -np.inf), client))
+
+
+def label_counts(run: Run) -> Labels | None:
+    """Return how many images of each class each client has, if the folder says so."""
+    path = run.path / "partition.npz"
+    if not path.is_file():
+        return None
+    with np.load(path) as file:
+        if "counts" not in file or "classes" not in file:
+            return None
+        return Labels(file["counts"], tuple(str(name) for name in file["classes"]))
+
+
+def same_clients(runs: Sequence[Run]) -> bool:
+    """Tell whether the runs dealt the same images to the same clients, as far as is known."""
+    dealt = [_dealt(run) for run in runs]
+    return all(
+        key not in first or key not in other or np.array_equal(first[key], other[key])
+        for first, other in itertools.pairwise(dealt)
+        for key in ("rows", "bounds", "counts")
+    )
+
+
+def spent(run: Run) -> dict[int, tuple[float, float]]:
+    """Return the bytes sent, both ways, and the clock's seconds up to each round."""
+    rows = run.query(
+        "SELECT round, sum(coalesce(sent, 0)) OVER (ORDER BY round),"
+        " sum(modelled_s) OVER (ORDER BY round) FROM state LEFT JOIN"
+        " (SELECT round, sum(bytes) AS sent FROM message GROUP BY round) USING (round)"
+    )
+    return {round: (sent, seconds) for round, sent, seconds in rows}
+
+
+def _minus(values: dict[int, float], base: dict[int, float]) -> dict[int, float]:
+    return {client: value - base[client] for client, value in values.items() if client in base}
+
+
+def _dealt(run: Run) -> dict[str, Any]:
+    path = run.path / "partition.npz"
+    if not path.is_file():
+        return {}
+    with np.load(path) as file:
+        return {key: file[key] for key in file.files}

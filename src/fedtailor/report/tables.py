@@ -1,0 +1,158 @@
+"""The tables of a report: one row for each run, and one for each client."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from fedtailor.report.facts import (
+    accuracies,
+    clients_in_order,
+    label_counts,
+    same_clients,
+    short,
+    tested,
+    titles,
+)
+from fedtailor.runfolder import Run
+from fedtailor.summary import headline
+
+Summary: TypeAlias = dict[str, Any]  # what summarise returns
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: the text to read and, where it is a number, its exact value."""
+
+    text: str
+    value: float | None = None
+    small: str = ""  # what goes below it
+    mark: str = ""  # best or loss
+
+
+NOTHING = Cell("—")
+ByClient: TypeAlias = dict[int, Cell]
+
+
+def run_table(summaries: Sequence[Summary]) -> list[list[Cell]]:
+    """Return a row for each run, the best of several marked where higher is better."""
+    columns = []
+    for _, cell in COLUMNS:
+        cells = [cell(summary) for summary in summaries]
+        columns.append(_mark_best(cells) if any("%" in c.text for c in cells) else cells)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def client_table(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return every client's accuracies: of one run untuned, tuned and gain, else of each run."""
+    columns = _one_run(runs[0]) if len(runs) == 1 else _each_run(runs)
+    if not any(columns.values()):
+        return None
+    comparable = same_clients(runs)
+    labels = label_counts(runs[0]) if comparable else None
+    sizes = labels.counts.sum(axis=1).tolist() if labels else []
+    rows = []
+    for client in clients_in_order(runs):
+        cells = [values.get(client, NOTHING) for values in columns.values()]
+        if any(cell is not NOTHING for cell in cells):
+            size = f"{sizes[client]:,}" if client < len(sizes) else NOTHING.text
+            best = len(runs) > 1 and comparable
+            rows.append((client, size, _mark_best(cells) if best else cells))
+    return {"columns": list(columns), "rows": rows}
+
+
+def percent(value: float) -> Cell:
+    """Write a share."""
+    return Cell(f"{100 * value:.1f} %", value)
+
+
+def duration(seconds: float) -> str:
+    """Write a time with two of its units at most."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
+
+
+def _mark_best(cells: list[Cell]) -> list[Cell]:
+    values = {cell.value for cell in cells if cell.value is not None}
+    if len(values) < 2:
+        return cells
+    return [replace(cell, mark="best") if cell.value == max(values) else cell for cell in cells]
+
+
+def _one_run(run: Run) -> dict[str, ByClient]:
+    label, untuned, tuned = headline(run, tested(run)), accuracies(run, "untuned"), accuracies(run)
+    if label == "untuned":
+        return {"test accuracy": _percents(tuned)}
+    gain = {c: _points(tuned[c] - untuned[c]) for c in tuned.keys() & untuned.keys()}
+    return {"untuned": _percents(untuned), label: _percents(tuned), "gain": gain}
+
+
+def _each_run(runs: Sequence[Run]) -> dict[str, ByClient]:
+    return {name: _percents(accuracies(run)) for run, name in zip(runs, titles(runs), strict=True)}
+
+
+def _percents(values: dict[int, float]) -> ByClient:
+    return {client: percent(value) for client, value in values.items()}
+
+
+def _points(value: float) -> Cell:
+    sign = "+" if value > 0 else "\N{MINUS SIGN}" if value < 0 else ""
+    return Cell(f"{sign}{abs(100 * value):.1f}", value, mark="loss" if value < 0 else "")
+
+
+def _accuracy(summary: Summary) -> Cell:
+    found = summary["test_accuracy"]
+    if not found:
+        return NOTHING
+    return replace(percent(found["mean"]), small=f"± {100 * found['std']:.1f}")
+
+
+def _selected(summary: Summary) -> Cell:
+    found = summary["val_selected"]
+    if not found:
+        return NOTHING
+    return replace(percent(found["mean"]), small=f"round {found['round']}")
+
+
+def _at(*keys: str) -> Callable[[Summary], Cell]:
+    """Return a column: the share found below some keys."""
+
+    def cell(summary: Summary) -> Cell:
+        found: Any = summary
+        for key in keys:
+            found = (found or {}).get(key)
+        return NOTHING if found is None else percent(found)
+
+    return cell
+
+
+def _megabytes(summary: Summary) -> Cell:
+    up, down = summary["bytes"]["up"], summary["bytes"]["down"]
+    return Cell(f"{up / 1e6:,.2f}", up, f"{down / 1e6:,.2f} down")
+
+
+def _rounds(summary: Summary) -> Cell:
+    done, planned = summary["rounds"], summary["planned_rounds"]
+    return Cell(str(done), done, "" if done == planned else f"of {planned}")
+
+
+def _seconds(key: str) -> Callable[[Summary], Cell]:
+    return lambda summary: Cell(duration(summary[key]), summary[key])
+
+
+COLUMNS: tuple[tuple[str, Callable[[Summary], Cell]], ...] = (
+    ("space", lambda summary: Cell(short(summary["space"]))),
+    ("accuracy", _accuracy),
+    ("worst 10 %", _at("test_accuracy", "worst10")),
+    ("untuned", _at("untuned", "mean")),
+    ("val-selected", _selected),
+    ("balanced accuracy", _at("other_scores", "balanced_accuracy", "mean")),
+    ("macro-F1", _at("other_scores", "macro_f1", "mean")),
+    ("MB up, down", _megabytes),
+    ("modelled time", _seconds("modelled_s")),
+    ("wall time", _seconds("wall_s")),
+    ("rounds", _rounds),
+    ("failures", lambda summary: Cell(str(summary["failures"]), summary["failures"])),
+)

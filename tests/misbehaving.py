@@ -1,0 +1,83 @@
+"""Algorithms that do what none should, and one that a user might write."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedtailor.algorithm import Sent
+from fedtailor.algorithms.fedavg import FedAvg
+from fedtailor.types import Client, Message, Reply
+
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    """FedAvg that also reports its accuracy, as declared."""
+
+    boost: float = 1.0
+    sends: ClassVar[tuple[Sent, ...]] = (*FedAvg.sends, Sent("score", "float", "its accuracy"))
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        own, reply = super().train(client, own, msg)
+        return own, Reply(Message(reply.message.tensors, {"score": self.boost}), reply.log)
+
+
+@dataclass(frozen=True)
+class Leaks(FedAvg):
+    """Sends its label counts, which it does not declare."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        own, reply = super().train(client, own, msg)
+        labels = client.train.labels[client.train.index].bincount()
+        return own, Reply(Message(reply.message.tensors, {"labels": labels.tolist()}), reply.log)
+
+
+@dataclass(frozen=True)
+class Writes(FedAvg):
+    """Writes into what the server sent."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        next(iter(msg.tensors.values())).zero_()
+        return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Fails(FedAvg):
+    """Client 1 cannot train."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        if client.info.id == 1:
+            raise ValueError("this client has a broken disk")
+        return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Dies(FedAvg):
+    """Client 1 takes its whole process with it."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        if client.info.id == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Slow(FedAvg):
+    """Every client takes its time."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        time.sleep(30)
+        return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Draws(FedAvg):
+    """Draws from torch's global generator, as dropout does."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        own, reply = super().train(client, own, msg)
+        noisy = {n: t + 1e-3 * torch.randn_like(t) for n, t in reply.message.tensors.items()}
+        return own, Reply(Message(noisy), reply.log)

@@ -1,0 +1,220 @@
+"""The local engine: the same bytes whatever does the work, and failures that are seen."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedtailor.config import make_config
+from fedtailor.data.federation import load_federation
+from fedtailor.engines import channel
+from fedtailor.engines.base import Done, Failure, Ticket
+from fedtailor.engines.local import InProcess, Workers
+from fedtailor.engines.site import Site
+from fedtailor.loop import ClientFailed
+from fedtailor.session import clients_of, run, setting_of
+from fedtailor.summary import digest, summarise
+from fedtailor.types import Message, Server
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+def site_of(table: dict[str, Any], folder: Path) -> tuple[Site, dict[str, str]]:
+    config = make_config(table)
+    federation = load_federation(config.data)
+    site = Site(
+        config.algorithm, setting_of(config, federation), federation,
+        clients_of(federation, config), folder, None,
+    )  # fmt: skip
+    return site, {"algorithm": config.algorithm_name, "space": config.space_name}
+
+
+def first_message(site: Site) -> Message:
+    server = Server(site.setting, 1, site.clients)
+    return site.algorithm.serve(server, site.algorithm.server_init(server), site.clients[0])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedrep"])
+def test_the_number_of_workers_changes_nothing(name: str, tiny: Tiny, tmp_path: Path):
+    digests = set()
+    for workers in (0, 1, 2):
+        table = tiny(algorithm__name=name, engine__workers=workers, data__augment=["crop", "flip"],
+                     data__crop_padding=1, space__name="resnet18")  # fmt: skip
+        table["space"] = {"name": "resnet18", "width": 4}
+        digests.add(digest(run(table, tmp_path / str(workers))))
+    assert len(digests) == 1
+
+
+def test_draws_from_the_global_generator_are_the_step_s_own(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    """Dropout and the like must not depend on who worked before."""
+    digests = set()
+    for workers in (0, 2):
+        torch.rand(workers + 1)
+        table = tiny(algorithm__name=misbehaving("Draws"), engine__workers=workers, rounds=2)
+        digests.add(digest(run(table, tmp_path / str(workers))))
+    assert len(digests) == 1
+
+
+def test_another_seed_gives_another_result(tiny: Tiny, tmp_path: Path):
+    runs = [run(tiny(seed=seed, rounds=1), tmp_path / str(seed)) for seed in (0, 1)]
+    assert digest(runs[0]) != digest(runs[1])
+
+
+def test_a_message_is_copied_once_for_all_its_clients(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+    site, names = site_of(tiny(), tmp_path)
+    message, shares = first_message(site), []
+    share = channel.share
+    engine = Workers(1)
+    try:
+        engine.open(site, names)
+        monkeypatch.setattr(channel, "share", lambda t: (shares.append(len(t)), share(t))[1])
+        for client in range(4):
+            engine.submit(Ticket("train", client, 1), message)
+        found = [engine.collect() for _ in range(4)]
+        assert [f[0].client for f in found if f] == [0, 1, 2, 3]
+        assert all(f and isinstance(f[1], Done) for f in found)
+        assert shares == [len(message.tensors)]
+        assert engine.collect() is None
+    finally:
+        engine.close()
+
+
+def test_collect_gives_up_when_the_time_is_out(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    site, names = site_of(tiny(algorithm__name=misbehaving("Slow")), tmp_path)
+    engine = Workers(1)
+    try:
+        engine.open(site, names)
+        engine.submit(Ticket("train", 0, 1), first_message(site))
+        began = time.monotonic()
+        assert engine.collect(timeout=0.2) is None
+        assert time.monotonic() - began < 10
+    finally:
+        engine.close()
+
+
+def test_a_dead_worker_is_replaced_and_its_client_reported(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    site, names = site_of(tiny(algorithm__name=misbehaving("Dies")), tmp_path)
+    message = first_message(site)
+    engine = Workers(1)
+    try:
+        engine.open(site, names)
+        for client in (0, 1, 2):
+            engine.submit(Ticket("train", client, 1), message)
+        outcomes = {}
+        for _ in range(3):
+            arrived = engine.collect()
+            assert arrived is not None
+            outcomes[arrived[0].client] = arrived[1]
+        assert isinstance(outcomes[0], Done)
+        assert isinstance(outcomes[2], Done)
+        assert isinstance(outcomes[1], Failure)
+        assert "SIGKILL" in outcomes[1].reason
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_failing_client_stops_the_run_or_is_skipped(
+    workers: int, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    table = tiny(algorithm__name=misbehaving("Fails"), cohort=None, rounds=2, engine__workers=workers)
+    with pytest.raises(ClientFailed, match=r"client 1 .* round 1: ValueError: .* broken disk"):
+        run(table, tmp_path / "stop")
+    assert "Traceback" in (tmp_path / "stop" / "log.txt").read_text()
+    found = summarise(run(table | {"on_failure": "skip"}, tmp_path / "skip"))
+    assert found["failures"] == 2
+    assert len(found["test_accuracy"]["per_client"]) == 5, "it can still be tested"
+
+
+def test_a_round_in_which_all_fail_changes_nothing(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    table = tiny(algorithm__name=misbehaving("Leaks"), rounds=2, on_failure="skip")
+    found = run(table, tmp_path / "run")
+    assert summarise(found)["failures"] == 6
+    assert summarise(found)["bytes"] == {"up": 0, "down": 0}
+
+
+@pytest.mark.parametrize(("name", "says"), [("Leaks", "labels"), ("Writes", "copy it first")])
+def test_an_algorithm_that_breaks_the_contract_is_told_so(
+    name: str, says: str, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    with pytest.raises(ClientFailed, match=says):
+        run(tiny(algorithm__name=misbehaving(name)), tmp_path / "run")
+
+
+def test_a_users_own_algorithm_runs_in_workers(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    table = tiny(algorithm__name=misbehaving("Mine"), algorithm__boost=2.0, engine__workers=1, rounds=1)
+    found = run(table, tmp_path / "run")
+    assert found.query("SELECT count(*) FROM message WHERE direction = 'up'")[0][0] == 3
+
+
+def test_workers_end_when_their_parent_is_killed(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    """Also in the middle of a long step."""
+    table = tiny(algorithm__name=misbehaving("Slow"), engine__workers=2)
+    code = f"from fedtailor.session import run\nrun({table!r}, {str(tmp_path / 'run')!r})"
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    children: list[int] = []
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        listed = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+        children = [int(pid) for pid in listed.read_text().split()] or children
+        if len(children) == 2 and (tmp_path / "run" / "run.db").exists():
+            break
+        time.sleep(0.1)
+    time.sleep(3)  # the steps are under way
+    assert len(children) == 2 and all(alive(pid) for pid in children)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in children)
+
+
+def test_shared_tensors_are_views_and_writing_is_private():
+    tensors = {"a": torch.arange(5.0), "none": torch.zeros(0, 3), "flag": torch.tensor([True]),
+               "odd": torch.arange(6, dtype=torch.uint8).view(2, 3).T}  # fmt: skip
+    descriptor, layout = channel.share(tensors)
+    first, second = channel.attach(descriptor, layout), channel.attach(descriptor, layout)
+    os.close(descriptor)
+    assert all(torch.equal(first[name], tensors[name]) for name in tensors)
+    first["a"].fill_(7)
+    assert torch.equal(second["a"], tensors["a"])
+
+
+def test_in_process_replies_are_copies(tiny: Tiny, tmp_path: Path):
+    """One network serves all clients: a reply must not change when the next client trains."""
+    site, _ = site_of(tiny(), tmp_path)
+    engine, message = InProcess(site), first_message(site)
+    engine.submit(Ticket("train", 0, 1), message)
+    engine.submit(Ticket("train", 1, 1), message)
+    first = engine.collect()
+    assert first and isinstance(first[1], Done)
+    before = {n: t.clone() for n, t in first[1].reply.message.tensors.items()}
+    engine.collect()
+    assert all(torch.equal(t, before[n]) for n, t in first[1].reply.message.tensors.items())

@@ -1,0 +1,205 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+from torch import nn
+from torch.nn import functional as F
+
+from fedtailor import learn
+from fedtailor.data.batches import batch, epoch
+from fedtailor.spaces.resnet18 import ResNet18
+from fedtailor.types import Client, Setting, Tensors
+
+PLAIN = learn.Recipe(epochs=2, batch=16, lr=0.1, momentum=0.0)
+
+
+def trained(client: Client, recipe: learn.Recipe, **how) -> Tensors:
+    model = learn.model_of(client.setting, learn.initial_weights(client.setting), "cpu")
+    learn.train(client, model, recipe, lr=recipe.lr, **how)
+    return learn.weights_of(model)
+
+
+def close(a: Tensors, b: Tensors) -> bool:
+    return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=1e-5) for n in a)
+
+
+def by_hand(client: Client, recipe: learn.Recipe, strength: float = 0.0) -> Tensors:
+    """Train with torch.autograd.grad and the update rule written out, nothing shared."""
+    start = learn.initial_weights(client.setting)
+    model = client.setting.space.build((), client.setting.task)
+    learn.load(model, start)
+    rng, velocity = client.rng("train"), {n: torch.zeros_like(w) for n, w in start.items()}
+    for _ in range(recipe.epochs):
+        for rows in epoch(client.train, recipe.batch, rng):
+            images, labels = batch(client.train, rows, rng, "cpu")
+            names, parameters = zip(*model.named_parameters(), strict=True)
+            loss = F.cross_entropy(model(images), labels, label_smoothing=recipe.label_smoothing)
+            for name, parameter in zip(names, parameters, strict=True):
+                loss = loss + strength / 2 * (parameter - start[name]).square().sum()
+            gradients = torch.autograd.grad(loss, parameters)
+            norm = torch.cat([g.flatten() for g in gradients]).norm()
+            scale = min(1.0, recipe.clip / (norm.item() + 1e-6)) if recipe.clip else 1.0
+            with torch.no_grad():
+                for name, parameter, gradient in zip(names, parameters, gradients, strict=True):
+                    step = gradient * scale + recipe.weight_decay * parameter
+                    velocity[name] = recipe.momentum * velocity[name] + step
+                    parameter -= recipe.lr * velocity[name]
+    return learn.weights_of(model)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        PLAIN,
+        replace(PLAIN, momentum=0.9, weight_decay=0.01),
+        replace(PLAIN, clip=0.5),
+        replace(PLAIN, label_smoothing=0.1, batch=7),
+    ],
+)
+def test_training_is_the_rule_written_out(client: Client, recipe: learn.Recipe):
+    assert close(trained(client, recipe), by_hand(client, recipe))
+
+
+def test_the_pull_is_the_gradient_of_half_the_squared_distance(client: Client):
+    recipe = replace(PLAIN, momentum=0.9)
+    anchor = learn.initial_weights(client.setting)
+    pulled = trained(client, recipe, pull=(0.7, anchor))
+    assert close(pulled, by_hand(client, recipe, strength=0.7))
+    assert not close(pulled, trained(client, recipe))
+
+
+def test_the_pull_never_touches_batch_norm_statistics(client: Client):
+    """A pull so strong that weights stay; the statistics must move as without it."""
+    resnet = Setting(client.setting.task, ResNet18(width=4), 10, 3)
+    client = replace(client, setting=resnet)
+    start = learn.initial_weights(resnet)
+    weights = trained(client, replace(PLAIN, lr=1e-9), pull=(1.0, start))
+    free = trained(client, replace(PLAIN, lr=1e-9))
+    assert not torch.equal(weights["norm.running_mean"], start["norm.running_mean"])
+    assert torch.equal(weights["norm.running_mean"], free["norm.running_mean"])
+
+
+def test_what_is_frozen_stands_still(client: Client):
+    """Weight decay, momentum and statistics of the body must not move while the head trains."""
+    resnet = Setting(client.setting.task, ResNet18(width=4), 10, 3)
+    client = replace(client, setting=resnet)
+    start = learn.initial_weights(resnet)
+    model = learn.model_of(resnet, start, "cpu")
+    recipe = replace(PLAIN, momentum=0.9, weight_decay=0.1)
+    learn.train(client, model, recipe, lr=0.1)  # leaves gradients behind
+    before = learn.weights_of(model)
+    learn.train(client, model, recipe, lr=0.1, only=lambda name: name.startswith("head."))
+    after = learn.weights_of(model)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {"head.weight", "head.bias"}
+
+
+def test_a_network_handed_out_again_remembers_nothing(client: Client):
+    first = trained(client, PLAIN)
+    other = replace(client, round=7)
+    trained(other, replace(PLAIN, lr=0.3))
+    model = learn.model_of(client.setting, first, "cpu")
+    model.requires_grad_(False).eval()
+    assert all(torch.equal(a, b) for a, b in zip(first.values(), trained(client, PLAIN).values(), strict=True))
+
+
+def test_loss_that_is_not_finite_is_an_error(client: Client):
+    with pytest.raises(FloatingPointError, match=r"lower algorithm\.lr"):
+        trained(client, replace(PLAIN, lr=1e30))
+
+
+def test_adamw_trains(client: Client):
+    model = learn.model_of(client.setting, learn.initial_weights(client.setting), "cpu")
+    recipe = learn.Recipe(epochs=60, optimizer="adamw", lr=0.01)
+    learn.train(client, model, recipe, lr=0.01)
+    assert learn.evaluate(model, client.train, 10, "cpu")["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [1, 1, 1, 1]),
+        ("cosine", [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+        ("step", [1, 1, 0.1, 0.01]),
+    ],
+)
+def test_schedules(schedule, rates: list[float]):
+    recipe = learn.Recipe(lr=1.0, schedule=schedule)
+    assert [recipe.rate(round, 4) for round in (1, 2, 3, 4)] == pytest.approx(rates)
+
+
+def test_first_weights_hang_on_seed_and_name_only(client: Client):
+    setting = client.setting
+    first, again = learn.initial_weights(setting), learn.initial_weights(setting)
+    assert all(torch.equal(first[n], again[n]) for n in first)
+    first["head.bias"].fill_(9)
+    assert learn.initial_weights(setting)["head.bias"].abs().max() == 0
+    wider = Setting(replace(setting.task, classes=20), setting.space, 10, 3)
+    assert torch.equal(first["conv1.weight"], learn.initial_weights(wider)["conv1.weight"])
+    other = learn.initial_weights(replace(setting, seed=4))
+    assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
+
+
+def test_loading_takes_all_names_and_no_others(client: Client):
+    model = client.setting.space.build((), client.setting.task)
+    weights = learn.initial_weights(client.setting)
+    with pytest.raises(KeyError):
+        learn.load(model, {n: w for n, w in weights.items() if n != "head.bias"})
+    with pytest.raises(KeyError, match="stranger"):
+        learn.load(model, weights | {"stranger": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_are_those_of_scikit_learn(seed: int):
+    rng = np.random.default_rng(seed)
+    true, guess = rng.integers(0, 6, 40), rng.integers(0, 8, 40)
+    confusion = np.zeros((8, 8), dtype=np.int64)
+    np.add.at(confusion, (true, guess), 1)
+    found = learn.scores(confusion)
+    present = sorted(set(true.tolist()))
+    f1 = metrics.f1_score(true, guess, labels=present, average="macro", zero_division=0)
+    recall = metrics.recall_score(true, guess, labels=present, average="macro")
+    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(true, guess))
+    assert found["balanced_accuracy"] == pytest.approx(recall)
+    assert found["macro_f1"] == pytest.approx(f1)
+
+
+def test_evaluation_counts_every_image_once(client: Client, monkeypatch: pytest.MonkeyPatch):
+    model = learn.model_of(client.setting, trained(client, PLAIN), "cpu")
+    whole = learn.evaluate(model, client.train, 10, "cpu")
+    images, labels = batch(client.train, torch.arange(len(client.train)), None, "cpu")
+    with torch.no_grad():
+        logits = model(images)
+    assert whole["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+    assert whole["loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    monkeypatch.setattr(learn, "EVALUATION_BATCH", 7)
+    pieces = learn.evaluate(model, client.train, 10, "cpu")
+    assert pieces == pytest.approx(whole, rel=1e-5)
+
+
+def test_recalibration_is_the_mean_over_the_data_and_changes_only_statistics(client: Client):
+    setting = Setting(client.setting.task, ResNet18(width=4), 10, 3)
+    model = learn.model_of(setting, learn.initial_weights(setting), "cpu")
+    with torch.no_grad():
+        model.get_submodule("norm").running_mean.fill_(5)  # pyright: ignore
+    before = learn.weights_of(model)
+    learn.recalibrate(model, client.train, "cpu")
+    after = learn.weights_of(model)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all(name.endswith(("running_mean", "running_var")) for name in moved)
+    images, _ = batch(client.train, torch.arange(len(client.train)), None, "cpu")
+    stem = model.get_submodule("stem")
+    assert isinstance(stem, nn.Conv2d)
+    assert torch.allclose(after["norm.running_mean"], stem(images).mean((0, 2, 3)), atol=1e-5)
+
+
+def test_the_meter_counts_what_was_trained(client: Client):
+    trained(client, PLAIN)
+    from fedtailor import cost
+
+    setting = client.setting
+    per_image = cost.training_macs(setting.space, (), setting.task)
+    assert client.meter.macs == PLAIN.epochs * len(client.train) * per_image

@@ -1,0 +1,431 @@
+"""The report: its numbers are the run's, its pictures too, and it copes with whatever there is."""
+
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+
+from fedtailor.config import make_config
+from fedtailor.data.federation import load_federation
+from fedtailor.loop import Progress
+from fedtailor.report import facts, figures
+from fedtailor.report.html import write_report
+from fedtailor.report.looks import COLOURS, LOSER
+from fedtailor.report.svg import to_svg
+from fedtailor.report.tables import duration
+from fedtailor.runfolder import Run, create_run
+from fedtailor.session import resume, run
+from fedtailor.summary import curve, summarise
+from fedtailor.types import UserError
+
+CLIENTS = 6
+DATA = {"clients": CLIENTS, "per_client": 60}
+
+
+def table(algorithm: str, **more: Any) -> dict[str, Any]:
+    return {
+        "rounds": 4,
+        "cohort": 3,
+        "eval_every": 2,
+        "algorithm": {"name": algorithm, "lr": 0.1},
+        "data": DATA,
+        "engine": {"workers": 0},
+        "save_models": False,
+    } | more
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hold runs that no test may change."""
+    folder = tmp_path_factory.mktemp("runs")
+    for algorithm in ("fedavg", "local"):
+        run(table(algorithm), out=folder / algorithm).close()
+    return folder
+
+
+@pytest.fixture
+def fedavg(folder: Path) -> Run:
+    return Run(folder / "fedavg")
+
+
+@pytest.fixture
+def local(folder: Path) -> Run:
+    return Run(folder / "local")
+
+
+@pytest.fixture
+def changed(folder: Path, tmp_path: Path) -> Path:
+    """Return a copy of a run, to be changed."""
+    return Path(shutil.copytree(folder / "fedavg", tmp_path / "changed"))
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures out, where the words alone are looked at."""
+    monkeypatch.setattr(figures, "PICTURES", ())
+
+
+def edit(path: Path, sql: str, *values: Any) -> None:
+    with closing(sqlite3.connect(path / "run.db")) as db, db:
+        db.execute(sql, values)
+
+
+def report(tmp_path: Path, *runs: Run) -> str:
+    return write_report(list(runs), tmp_path / "report.html", None).read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    """Collects table rows, exact values, ids and text as a browser would see them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[tuple[str, float | None, str]]] = []
+        self.ids: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.add(tag)
+        if given.get("id"):
+            self.ids.append(given["id"] or "")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append((given.get("data-label") or "", None, ""))
+        elif tag == "data":
+            self.rows[-1][-1] = (self.rows[-1][-1][0], float(given["value"] or "nan"), "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.rows and self.rows[-1]:
+            label, value, text = self.rows[-1][-1]
+            self.rows[-1][-1] = label, value, (text + data).strip()
+
+    def headline(self) -> list[dict[str, float | None]]:
+        rows = [{label: value for label, value, _ in row if label} for row in self.rows]
+        return [row for row in rows if row]
+
+    def clients(self) -> dict[int, list[float | None]]:
+        rows = [r for r in self.rows if r[0][2].isdigit() and not r[0][0]]
+        return {int(row[0][2]): [value for _, value, _ in row[2:]] for row in rows}
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_headline_is_the_summary(fedavg: Run, tmp_path: Path):
+    page, summary = Reader(report(tmp_path, fedavg)), summarise(fedavg)
+    assert page.headline() == [
+        {
+            "space": None,
+            "accuracy": summary["test_accuracy"]["mean"],
+            "worst 10 %": summary["test_accuracy"]["worst10"],
+            "untuned": summary["untuned"]["mean"],
+            "val-selected": summary["val_selected"]["mean"],
+            "balanced accuracy": summary["other_scores"]["balanced_accuracy"]["mean"],
+            "macro-F1": summary["other_scores"]["macro_f1"]["mean"],
+            "MB up, down": summary["bytes"]["up"],
+            "modelled time": summary["modelled_s"],
+            "wall time": summary["wall_s"],
+            "rounds": 4,
+            "failures": 0,
+        }
+    ]
+    mean, std = (100 * summary["test_accuracy"][key] for key in ("mean", "std"))
+    assert f"fedavg: {mean:.1f} % test accuracy on average over {CLIENTS} clients" in page.text
+    assert f"± {std:.1f}" in page.text
+    assert f"{summary['bytes']['down'] / 1e6:.2f} down" in page.text
+    assert summary["digest"] in page.text
+    assert (fedavg.path / "config.toml").read_text() in page.text
+    assert "validation chose round" in page.text
+    assert "not finished" not in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_one_run_lists_untuned_tuned_and_gain(fedavg: Run, tmp_path: Path):
+    found, summary = Reader(report(tmp_path, fedavg)).clients(), summarise(fedavg)
+    tuned, untuned = (summary[key]["per_client"] for key in ("test_accuracy", "untuned"))
+    assert found == {
+        int(c): [untuned[c], tuned[c], pytest.approx(tuned[c] - untuned[c])] for c in tuned
+    }
+    gain = [row[2] for row in found.values()]
+    assert gain == sorted(gain, key=lambda value: -(value or 0.0))
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_several_runs_have_a_row_and_a_column_each(fedavg: Run, local: Run, tmp_path: Path):
+    page = Reader(report(tmp_path, local, fedavg))
+    summaries = [summarise(local), summarise(fedavg)]
+    accuracy = [summary["test_accuracy"] for summary in summaries]
+    assert [row["accuracy"] for row in page.headline()] == [a["mean"] for a in accuracy]
+    for client, values in page.clients().items():
+        assert values == [a["per_client"][str(client)] for a in accuracy]
+    best = max(range(2), key=lambda i: accuracy[i]["mean"])
+    name, mean = ("local", "fedavg")[best], 100 * accuracy[best]["mean"]
+    assert f"Best on average over the clients: {name}, {mean:.1f} %." in page.text
+    assert all(summary["digest"] in page.text for summary in summaries)
+    assert "did not deal the same images" not in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_tie_is_called_one(changed: Path, fedavg: Run, tmp_path: Path):
+    page = report(tmp_path, fedavg, Run(changed))
+    assert "Best on average over the clients: all alike, " in page
+    assert 'class="best"' not in page
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_runs_with_other_data_are_not_compared_by_client(local: Run, tmp_path: Path):
+    config = table("fedavg", rounds=2, data=DATA | {"seed": 1})
+    other = run(config, out=tmp_path / "other")
+    page = report(tmp_path, local, other)
+    assert "did not deal the same images" in page
+    assert facts.gains([local, other]) == []
+    assert 'class="best"' not in page[page.index("Every client") :]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_runs_of_one_algorithm_are_named_by_folder(changed: Path, fedavg: Run, local: Run):
+    deeper = Path(shutil.copytree(changed, changed / "x" / "changed"))
+    runs = [Run(changed), fedavg, local]
+    assert facts.titles(runs) == ["fedavg (changed)", "fedavg (fedavg)", "local"]
+    assert facts.titles([Run(changed), Run(deeper)]) == [
+        f"fedavg ({changed.resolve()})",
+        f"fedavg ({deeper.resolve()})",
+    ]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_run_given_twice_counts_once(folder: Path, fedavg: Run, tmp_path: Path):
+    again = Run(folder / "local" / ".." / "fedavg")
+    assert report(tmp_path, fedavg, again) == report(tmp_path, fedavg).replace(
+        str(fedavg.path), str(again.path)
+    )
+
+
+def test_nothing_trained_yet(tmp_path: Path):
+    config = make_config(table("fedavg"))
+    new = create_run(tmp_path / "new", config, load_federation(config.data))
+    page = Reader(report(tmp_path, new))
+    assert "Nothing has been tested yet." in page.text
+    assert "fedavg is not finished: 0 of 4 rounds are done, no evaluation yet" in page.text
+    assert page.headline()[0]["accuracy"] is None
+    assert "Every client" not in page.text
+    assert "How different are the clients?" in page.text
+    assert "At what price?" not in page.text
+
+
+class Interrupted(Progress):
+    """Stops the run when its third round begins."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if (name, value) == ("round", 3):
+            raise KeyboardInterrupt
+
+
+def test_interrupted_then_resumed(tmp_path: Path, folder: Path):
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(table("fedavg"), out=path, progress=Interrupted(4))
+    page = report(tmp_path, Run(path), Run(folder / "local"))
+    assert "fedavg is not finished: 2 of 4 rounds are done, the accuracies are those of" in page
+    assert "<b>resumed</b>" not in page
+    page = report(tmp_path, resume(path))
+    assert "not finished" not in page
+    assert "<b>resumed</b>, round 2" in page
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_failures_are_told_with_their_details(changed: Path, tmp_path: Path):
+    Run(changed).note(3, 1, "failure", "client 1 failed: disk full\nTraceback: <module>")
+    page = report(tmp_path, Run(changed))
+    assert "<b>failure</b>, round 3: client 1 failed: disk full" in page
+    assert "<pre>Traceback: &lt;module&gt;</pre>" in page
+    assert Reader(page).headline()[0]["failures"] == 1
+
+
+HOSTILE = ("</svg><script>alert(1)</script>", "$\\frac$", "_x", '"><b>&', 'id="q" url(#r)', "数字")
+
+
+def test_hostile_names_are_text(fedavg: Run, folder: Path, tmp_path: Path):
+    hostile = tmp_path / '<img src=x onerror="alert(1)">&$x_{'
+    shutil.copytree(folder / "fedavg", hostile)
+    with np.load(hostile / "partition.npz") as file:
+        kept = {key: file[key] for key in file.files if key != "classes"}
+    classes = np.array([*HOSTILE, *"6789"])
+    np.savez_compressed(hostile / "partition.npz", **kept, classes=classes)
+    Run(hostile).note(1, 0, "failure", "<script>alert(2)</script>")
+    page = report(tmp_path, Run(hostile), fedavg)
+    read = Reader(page)
+    assert not read.tags & {"script", "img"}
+    assert f"fedavg ({hostile.name})" in read.text
+    assert "<script>alert(2)</script>" in read.text
+    assert set(HOSTILE[1:]) <= {text.text for text in texts(page)}
+    assert HOSTILE[0][:8] + "…" + HOSTILE[0][-7:] in {text.text for text in texts(page)}
+
+
+def texts(page: str) -> list[ElementTree.Element]:
+    svgs = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+    name = "{http://www.w3.org/2000/svg}text"
+    return [text for svg in svgs for text in ElementTree.fromstring(svg).iter(name)]
+
+
+def test_same_bytes_twice(fedavg: Run, local: Run, tmp_path: Path):
+    both = []
+    for place in ("a", "b"):
+        out = tmp_path / place
+        write_report([fedavg, local], out / "report.html", out / "figures")
+        both.append({p.relative_to(out): p.read_bytes() for p in out.rglob("*.*")})
+    assert both[0] == both[1]
+    names = {"rounds", "clients", "gain", "labels"}
+    assert {p.stem for p in both[0] if p.suffix == ".svg"} == names
+
+
+def test_page_needs_nothing_else(fedavg: Run, local: Run, tmp_path: Path):
+    page = report(tmp_path, fedavg, local)
+    ids = Reader(page).ids
+    assert len(ids) == len(set(ids)) > 100
+    named = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page))
+    assert named and {a or b for a, b in named} <= set(ids)
+    assert not re.search(r'\bsrc=|href="[^#]|@import|url\([^#]|<link|<script', page)
+    assert "#1c1d22" not in page[page.index("<main>") :]  # the page's own ink, light or dark
+
+
+def test_files_of_pictures_stand_alone(fedavg: Run, tmp_path: Path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "gain.svg").write_text("of an earlier report")
+    write_report([fedavg], tmp_path / "report.html", tmp_path / "figures")
+    for path in (tmp_path / "figures").iterdir():
+        ElementTree.parse(path)
+        text = path.read_text(encoding="utf-8")
+        assert "var(--" not in text
+        assert "<dc:date>" not in text
+
+
+def test_a_picture_of_an_earlier_report_goes(local: Run, tmp_path: Path):
+    (tmp_path / "gain.svg").write_text("of an earlier report")
+    write_report([local], tmp_path / "report.html", tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.svg")} == {"rounds", "clients", "labels"}
+
+
+def test_curves_over_rounds(fedavg: Run, local: Run):
+    figure = figures.accuracy_over_rounds([fedavg, local])
+    assert figure
+    rounds, sent, time = figure.axes
+    points = curve(fedavg)
+    mean, worst = rounds.lines[:2]
+    assert np.array_equal(mean.get_xdata(), [2, 4])
+    assert np.allclose(mean.get_ydata(), [100 * p["mean"] for p in points])
+    assert np.allclose(worst.get_ydata(), [100 * p["worst10"] for p in points])
+    summary = summarise(fedavg)
+    assert np.asarray(sent.lines[0].get_xdata())[-1] == sum(summary["bytes"].values()) / 1e6
+    last = np.asarray(time.lines[0].get_xdata())[-1]
+    assert last == pytest.approx(summary["modelled_s"], abs=1e-3)
+    assert np.array_equal(sent.lines[2].get_xdata(), [0])  # nothing is sent: a dot
+    assert mean.get_color() == COLOURS[0] and rounds.lines[2].get_color() == COLOURS[1]
+
+
+def test_steps_over_clients(fedavg: Run, local: Run):
+    figure = figures.accuracy_over_clients([fedavg, local])
+    assert figure
+    ours, alone = figure.axes[0].lines
+    accuracy = sorted(facts.accuracies(fedavg).values())
+    assert sorted(np.asarray(ours.get_xdata())[1:] / 100) == pytest.approx(accuracy)
+    assert (ours.get_linestyle(), alone.get_linestyle()) == ("-", "--")
+
+
+def test_gains_are_sorted_and_losers_stand_out(changed: Path):
+    loser = facts.clients_in_order([Run(changed)])[0]
+    edit(changed, "UPDATE metric SET value = 0.5 WHERE name = 'untuned/accuracy' AND round = 4")
+    sql = "UPDATE metric SET value = ? WHERE name = 'tuned/accuracy' AND round = 4 AND client = ?"
+    for client in range(CLIENTS):
+        edit(changed, sql, 0.25 if client == loser else 0.6 + 0.05 * client, client)
+    figure = figures.gain_per_client([Run(changed)])
+    assert figure
+    axes: Any = figure.axes[0]
+    heights = np.array([bar.get_height() for bar in axes.patches]).reshape(2, CLIENTS)
+    winners = [10 + 5 * c for c in reversed(range(CLIENTS)) if c != loser]
+    assert heights[0] == pytest.approx([*winners, 0])
+    assert heights[1] == pytest.approx([0] * (CLIENTS - 1) + [-25])
+    assert axes.patches[-1].get_facecolor() == to_rgba(LOSER)
+    assert [tick.get_text() for tick in axes.get_xticklabels()][-1] == str(loser)
+    assert axes.get_title(
+        "left"
+    ) == f"changed: {CLIENTS - 1} of {CLIENTS} clients gain, 1 lose" or (
+        axes.get_title("left") == f"fedavg: {CLIENTS - 1} of {CLIENTS} clients gain, 1 lose"
+    )
+
+
+def test_gains_over_training_alone(fedavg: Run, local: Run):
+    (gain,) = facts.gains([fedavg, local])
+    ours, alone = facts.accuracies(fedavg), facts.accuracies(local)
+    assert (gain.run, gain.over) == (0, "training alone")
+    assert gain.per_client == {c: ours[c] - alone[c] for c in range(CLIENTS)}
+
+
+def test_label_bubbles(fedavg: Run):
+    counts = load_federation(fedavg.config.data).label_counts()
+    figure = figures.label_distribution([fedavg])
+    assert figure
+    sizes: Any = figure.axes[0]
+    marks: Any = figure.axes[1].collections[0]
+    order = facts.clients_in_order([fedavg])
+    assert [bar.get_height() for bar in sizes.patches] == counts[order].sum(axis=1).tolist()
+    assert len(marks.get_offsets()) == np.count_nonzero(counts)
+    largest = np.asarray(marks.get_offsets())[np.argmax(marks.get_sizes())]
+    assert counts[order][tuple(largest.astype(int))] == counts.max()
+
+
+def test_many_clients_are_a_heat_map(tmp_path: Path):
+    config = make_config(table("fedavg", data={"clients": 70, "partition": "iid"}))
+    many = create_run(tmp_path / "many", config, load_federation(config.data))
+    figure = figures.label_distribution([many])
+    assert figure
+    sizes, heat = figure.axes
+    assert "70 clients, 10 classes, 1,797 images; too many for bubbles" in sizes.get_title("left")
+    assert heat.images[0].get_size() == (10, 70)
+    assert heat.get_xlabel() == "the 70 clients, by number"
+
+
+def test_no_counts_no_label_picture(changed: Path, tmp_path: Path):
+    with np.load(changed / "partition.npz") as file:
+        np.savez_compressed(changed / "partition.npz", rows=file["rows"], bounds=file["bounds"])
+    assert figures.label_distribution([Run(changed)]) is None
+    assert "Every client" in report(tmp_path, Run(changed))
+
+
+def test_style_stays_inside(fedavg: Run):
+    before = dict(matplotlib.rcParams)
+    figure = figures.accuracy_over_clients([fedavg])
+    assert figure and "<svg" in to_svg(figure)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_importing_the_page_does_not_import_matplotlib():
+    code = "import sys, fedtailor.report.html; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_runs(tmp_path: Path):
+    with pytest.raises(UserError, match="at least one run folder"):
+        write_report([], tmp_path / "report.html", None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.384, "0.38 s"), (12.34, "12.3 s"), (75.4, "1 min 15 s"), (3599.6, "1 h 0 min")],
+)
+def test_duration(seconds: float, text: str):
+    assert duration(seconds) == text

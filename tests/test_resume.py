@@ -1,0 +1,154 @@
+"""Killed at any moment, resumed to the same bytes."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtailor.config import make_config, write_config
+from fedtailor.runfolder import Run
+from fedtailor.session import resume, run
+from fedtailor.summary import digest
+from fedtailor.types import UserError
+
+Tiny = Callable[..., dict[str, Any]]
+FEDTAILOR = [sys.executable, "-m", "fedtailor.cli"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kill_9_at_random_moments_then_resume_gives_the_same_bytes(
+    workers: int, tiny: Tiny, tmp_path: Path
+):
+    table = tiny(algorithm__name="ditto", rounds=40, eval_every=4, engine__workers=workers,
+                 algorithm__epochs=4, algorithm__lr=0.02)  # fmt: skip
+    config = tmp_path / "config.toml"
+    write_config(make_config(table), config)
+    whole = run(config, tmp_path / "whole")
+    path, kills, moments = tmp_path / "killed", 0, []
+    command = [*FEDTAILOR, "run", str(config), "--out", str(path)]
+    while kills < 4:
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        _wait_for_progress(path, process)
+        moments.append(random.uniform(0, 0.6))
+        time.sleep(moments[-1])
+        process.kill()
+        if process.wait() == 0:
+            break  # it was faster than the killer
+        kills += 1
+        assert (path / "run.db").exists()
+        command = [*FEDTAILOR, "resume", str(path)]
+    assert kills >= 1
+    resumed = resume(path)
+    assert digest(resumed) == digest(whole), f"killed after {moments} s of progress"
+    names = {p.name for p in resumed.states.iterdir()}
+    assert names == {p.name for p in whole.states.iterdir()}, "no stale file, none missing"
+
+
+def _wait_for_progress(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process has committed a round of its own."""
+    before = _rounds(path)
+    while process.poll() is None and _rounds(path) <= max(before, 0):
+        time.sleep(0.02)
+
+
+def _rounds(path: Path) -> int:
+    if not (path / "run.db").exists():
+        return -1
+    folder = Run(path)
+    found = folder.last_round()
+    folder.close()
+    return found
+
+
+def test_files_of_an_unfinished_round_are_deleted(tiny: Tiny, tmp_path: Path):
+    found = run(tiny(algorithm__name="ditto"), tmp_path / "run")
+    stray = found.states / "client-000001-round-000099.safetensors"
+    stray.write_bytes(b"half a file")
+    found.tidy()
+    assert not stray.exists()
+    assert digest(found)
+
+
+def test_only_states_of_the_last_and_the_best_round_are_kept(tiny: Tiny, tmp_path: Path):
+    found = run(tiny(algorithm__name="ditto", rounds=12, eval_every=1), tmp_path / "run")
+    best = found.best_round()
+    assert best is not None
+    rounds = {12, best}
+    servers = {p.name for p in found.states.glob("server-*")}
+    assert servers == {f"server-round-{r:06d}.safetensors" for r in rounds}
+    kept = {(c, r) for r in rounds for c, r in found.versions(r).items()}
+    assert {p.name for p in found.states.glob("client-*")} == {
+        f"client-{c:06d}-round-{r:06d}.safetensors" for c, r in kept
+    }
+
+
+def test_the_selected_round_is_that_of_the_best_validation_accuracy(tiny: Tiny, tmp_path: Path):
+    found = run(tiny(rounds=6, eval_every=1, algorithm__lr=0.3), tmp_path / "run")
+    rows = found.query(
+        "SELECT round, avg(value) FROM metric WHERE split = 'val' AND name = 'untuned/accuracy'"
+        " GROUP BY round ORDER BY round"
+    )
+    assert [r for r, _ in rows] == [1, 2, 3, 4, 5, 6]
+    best = max(rows, key=lambda row: (row[1], -row[0]))[0]
+    assert found.best_round() == best
+    tuned = found.query("SELECT DISTINCT round FROM metric WHERE name = 'tuned/accuracy'")
+    assert {r for (r,) in tuned} == {best, 6}
+
+
+def test_resuming_what_is_finished_changes_nothing(tiny: Tiny, tmp_path: Path):
+    before = digest(run(tiny(), tmp_path / "run"))
+    assert digest(resume(tmp_path / "run")) == before
+
+
+def test_two_processes_cannot_work_on_one_run(tiny: Tiny, tmp_path: Path):
+    found = run(tiny(), tmp_path / "run")
+    with found.lock(), pytest.raises(UserError, match="another process"):
+        Run(tmp_path / "run").lock()
+
+
+def test_a_lost_or_damaged_state_is_one_sentence(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("fedtailor.loop._test_selected", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny(algorithm__name="ditto"), path)
+    server = next(path.glob("state/server-*-000004.safetensors"))
+    whole = server.read_bytes()
+    server.write_bytes(whole[:100])
+    with pytest.raises(UserError, match="not a readable"):
+        resume(path)
+    server.write_bytes(whole)
+    assert resume(path).finished()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_other_data_than_the_run_began_with_is_refused(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("fedtailor.loop._test_selected", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny(), path)
+    config = path / "config.toml"
+    config.write_text(config.read_text().replace("per_client = 60", "per_client = 50"))
+    with pytest.raises(UserError, match="no longer what the run began with"):
+        resume(path)
+
+
+def test_environment_and_models_are_in_the_folder(tiny: Tiny, tmp_path: Path):
+    run(tiny(), tmp_path / "run")
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["packages"]["torch"]
+    about = json.loads((tmp_path / "run" / "clients" / "004" / "arch.json").read_text())
+    assert about["arch"] == [] and about["shape"] == [1, 8, 8]
+    assert (tmp_path / "run" / "clients" / "004" / "weights.safetensors").exists()
+    run(tiny(save_models=False), tmp_path / "other")
+    assert not (tmp_path / "other" / "clients").exists()
