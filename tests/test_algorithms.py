@@ -21,7 +21,9 @@ def weights_and_server(client: Client) -> tuple[Tensors, Server]:
 def results(server: Server, weights: Tensors) -> list[Result]:
     """Three clients that moved all weights by 1, 2 and 3."""
     moved = [{n: w + step for n, w in weights.items()} for step in (1.0, 2.0, 3.0)]
-    return [Result(info, {}, Message(m), 1.0, 0) for info, m in zip(server.clients, moved, strict=True)]
+    return [
+        Result(info, {}, Message(m), 1.0, 0) for info, m in zip(server.clients, moved, strict=True)
+    ]
 
 
 def shift(after: Tensors, before: Tensors) -> float:
@@ -37,7 +39,9 @@ def test_fedavg_weighs_by_examples(client: Client):
 
 
 @pytest.mark.parametrize(("weighted", "expected"), [(False, 2.0), (True, 2.5)])
-def test_ditto_and_fedbabu_average_plainly_unless_told(client: Client, weighted: bool, expected: float):
+def test_ditto_and_fedbabu_average_plainly_unless_told(
+    client: Client, weighted: bool, expected: float
+):
     weights, server = weights_and_server(client)
     ditto = Ditto(weighted=weighted).aggregate(server, Global(weights), results(server, weights))
     assert shift(ditto.weights, weights) == pytest.approx(expected, abs=1e-4)
@@ -124,7 +128,9 @@ def test_tuning_uses_the_full_rate_at_the_end_of_a_schedule(client: Client):
     weights, _ = weights_and_server(client)
     tuned = []
     for schedule in ("constant", "cosine"):
-        models = FedAvg(schedule=schedule, finetune_epochs=2, lr=0.1).deploy(last, None, Message(weights))
+        models = FedAvg(schedule=schedule, finetune_epochs=2, lr=0.1).deploy(
+            last, None, Message(weights)
+        )
         next(models)
         tuned.append(learn.weights_of(next(models)[1]))
     assert all(torch.equal(tuned[0][n], tuned[1][n]) for n in weights)

@@ -50,7 +50,9 @@ def test_training_memory_is_what_autograd_keeps():
 
     weights = 4 * (64 * 32 + 32 + 32 * 10 + 10)
     batch = 8
-    saved = 4 * batch * (64 + 32 + 10) + 8 * batch + 4  # inputs, sigmoid, log-softmax, labels, weight
+    saved = (
+        4 * batch * (64 + 32 + 10) + 8 * batch + 4
+    )  # inputs, sigmoid, log-softmax, labels, weight
     assert cost.training_memory(Space(), (), DIGITS, batch) == 3 * weights + saved
 
 

@@ -18,7 +18,7 @@ from fedtailor.engines import channel
 from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
-from fedtailor.loop import ClientFailed
+from fedtailor.loop import ClientFailedError
 from fedtailor.session import clients_of, run, setting_of
 from fedtailor.summary import digest, summarise
 from fedtailor.types import Message, Server
@@ -137,8 +137,10 @@ def test_a_dead_worker_is_replaced_and_its_client_reported(
 def test_a_failing_client_stops_the_run_or_is_skipped(
     workers: int, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
-    table = tiny(algorithm__name=misbehaving("Fails"), cohort=None, rounds=2, engine__workers=workers)
-    with pytest.raises(ClientFailed, match=r"client 1 .* round 1: ValueError: .* broken disk"):
+    table = tiny(
+        algorithm__name=misbehaving("Fails"), cohort=None, rounds=2, engine__workers=workers
+    )
+    with pytest.raises(ClientFailedError, match=r"client 1 .* round 1: ValueError: .* broken disk"):
         run(table, tmp_path / "stop")
     assert "Traceback" in (tmp_path / "stop" / "log.txt").read_text()
     found = summarise(run(table | {"on_failure": "skip"}, tmp_path / "skip"))
@@ -159,14 +161,16 @@ def test_a_round_in_which_all_fail_changes_nothing(
 def test_an_algorithm_that_breaks_the_contract_is_told_so(
     name: str, says: str, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
-    with pytest.raises(ClientFailed, match=says):
+    with pytest.raises(ClientFailedError, match=says):
         run(tiny(algorithm__name=misbehaving(name)), tmp_path / "run")
 
 
 def test_a_users_own_algorithm_runs_in_workers(
     tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
-    table = tiny(algorithm__name=misbehaving("Mine"), algorithm__boost=2.0, engine__workers=1, rounds=1)
+    table = tiny(
+        algorithm__name=misbehaving("Mine"), algorithm__boost=2.0, engine__workers=1, rounds=1
+    )
     found = run(table, tmp_path / "run")
     assert found.query("SELECT count(*) FROM message WHERE direction = 'up'")[0][0] == 3
 

@@ -1,4 +1,4 @@
-"""One table over every algorithm there is: a new file in algorithms/ is tested from the first day."""
+"""One table over every algorithm there is: a new file is tested from its first day."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +27,16 @@ def site(tiny: Tiny, tmp_path: Path) -> Callable[[str], Site]:
         config = make_config(tiny(algorithm__name=name))
         federation = load_federation(config.data)
         clients = clients_of(federation, config)
-        return Site(config.algorithm, setting_of(config, federation), federation, clients, tmp_path, None)
+        return Site(
+            config.algorithm, setting_of(config, federation), federation, clients, tmp_path, None
+        )
 
     return make
 
 
-def one_round(site: Site, round: int, state: Any, versions: dict[int, int]) -> tuple[Any, list[Done]]:
+def one_round(
+    site: Site, round: int, state: Any, versions: dict[int, int]
+) -> tuple[Any, list[Done]]:
     """Do a round of clients 0 to 2 by hand."""
     server = Server(site.setting, round, site.clients)
     messages = site.algorithm.configure(server, state, list(site.clients[:3]))
@@ -51,7 +55,8 @@ def one_round(site: Site, round: int, state: Any, versions: dict[int, int]) -> t
 @pytest.mark.parametrize("name", EVERY)
 def test_learns_above_chance(name: str, tiny: Tiny, tmp_path: Path):
     table = tiny(
-        algorithm__name=name, rounds=8, cohort=None, eval_every=8, algorithm__epochs=5, algorithm__lr=0.02,
+        algorithm__name=name, rounds=8, cohort=None, eval_every=8, algorithm__epochs=5,
+        algorithm__lr=0.02,
         algorithm__finetune_epochs=5, space__width=8, space__hidden=32, data__per_client=100,
         data__alpha=100.0,
     )  # fmt: skip
@@ -135,7 +140,9 @@ def test_deploys_for_clients_never_sampled_and_yields_untuned_first(
     where = site(name)
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
     state, _ = one_round(where, 1, state, {})
-    message = where.algorithm.serve(Server(where.setting, 1, where.clients), state, where.clients[4])
+    message = where.algorithm.serve(
+        Server(where.setting, 1, where.clients), state, where.clients[4]
+    )
     client = where.client(Ticket("deploy", 4, 1))
     own = where.algorithm.client_init(client)
     labels, weights = [], []

@@ -131,7 +131,9 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_other_data_than_the_run_began_with_is_refused(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+def test_other_data_than_the_run_began_with_is_refused(
+    tiny: Tiny, tmp_path: Path, monkeypatch: Any
+):
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("fedtailor.loop._test_selected", _interrupt)

@@ -85,7 +85,7 @@ class Algorithm(learn.Recipe, Generic[S, C]):
     def tune(
         self, client: Client, model: nn.Module, only: Callable[[str], bool] | None = None
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Yield a model untuned and, if there are epochs for it, fine-tuned on the client's data."""
+        """Yield a model untuned and, if there are epochs for it, tuned on the client's data."""
         yield "untuned", model
         if self.finetune_epochs:
             lr = self.finetune_lr or self.lr  # a decayed rate would tune nothing

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -175,7 +175,7 @@ def main() -> None:
 def _execute(work: Any, path: Path, as_json: bool) -> None:
     """Do a run under a progress line; say how to go on if it ends early."""
     from fedtailor import terminal
-    from fedtailor.loop import ClientFailed, Progress
+    from fedtailor.loop import ClientFailedError, Progress
 
     progress = Progress(0)
     again = f"fedtailor resume {path}"
@@ -188,7 +188,7 @@ def _execute(work: Any, path: Path, as_json: bool) -> None:
                 f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130
             )
         _fail("stopped before the first round; nothing was written that counts", 130)
-    except ClientFailed as error:
+    except ClientFailedError as error:
         _fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
     _write_report(found)
     _show(found, as_json)
@@ -223,7 +223,7 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False))
 
 
-def _fail(sentence: str, code: int) -> None:
+def _fail(sentence: str, code: int) -> NoReturn:
     print(f"fedtailor: {sentence}", file=sys.stderr)
     sys.exit(code)
 

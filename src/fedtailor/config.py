@@ -66,7 +66,7 @@ class Config:
     algorithm: Algorithm[Any, Any] = field(default_factory=lambda: _default("algorithm", "fedavg"))
     space_name: str = "cnn"
     space: SearchSpace = field(default_factory=lambda: _default("space", "cnn"))
-    data: DataOptions = DataOptions()
+    data: DataOptions = field(default_factory=DataOptions)
     budget: BudgetOptions = BudgetOptions()
     engine: EngineOptions = EngineOptions()
 

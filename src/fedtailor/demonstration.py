@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from fedtailor import session, terminal
 from fedtailor.loop import Progress
 from fedtailor.report.html import write_report
@@ -29,9 +27,7 @@ def show(out: Path | None) -> list[Run]:
             config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
             runs.append(session.run(config, folder / name, progress))
     page = write_report(runs, folder / "report.html", None)
-    console = Console(highlight=False, width=None if Console().is_terminal else 120)
-    console.print(terminal.result_table([summarise(run) for run in runs]))
-    console.print(
-        f"\nreport: {page}\nnext:   fedtailor cp quickstart my.toml, then fedtailor run my.toml"
-    )
+    print("\n".join(terminal.result_lines([summarise(run) for run in runs])))
+    print(f"report:     {page}")
+    print("next:       fedtailor cp quickstart my.toml, then fedtailor run my.toml")
     return runs

@@ -151,11 +151,9 @@ def train(
 ) -> float:
     """Train on the client's training data; return the mean loss of the last epoch.
 
-    Args:
-        only: the names of the parameters to train; modules without any stand still altogether,
-            their batch-norm statistics too.
-        pull: (strength, anchor): adds strength * (w - anchor) to every trained parameter's
-            gradient, never to statistics.
+    `only` says by name which parameters train; modules without any stand still altogether, their
+    batch-norm statistics too. `pull` is (strength, anchor): strength * (w - anchor) is added to
+    every trained parameter's gradient, never to statistics.
     """
     rng, examples = client.rng(purpose), client.train
     trained = _choose(model, only)

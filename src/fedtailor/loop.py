@@ -19,7 +19,7 @@ from fedtailor.types import ClientInfo, Message, Result, Server, Setting
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
 
 
-class ClientFailed(Exception):
+class ClientFailedError(Exception):
     """A client failed and the config says to stop."""
 
 
@@ -151,7 +151,7 @@ def _handle_failure(loop: Loop, ticket: Ticket, failure: Failure) -> None:
     )
     loop.run.note(ticket.round, ticket.client, "failure", f"{text}\n{failure.details}".rstrip())
     if loop.config.on_failure == "stop":
-        raise ClientFailed(text)
+        raise ClientFailedError(text)
 
 
 def _results(

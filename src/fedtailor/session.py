@@ -29,7 +29,7 @@ def run(
         config: a TOML file, a table of the same form, or a Config.
         out: the run folder; by default a new one below runs/.
         progress: an object to follow the run by, from another thread.
-        overrides: values that replace the config's, nested as tables: `seed=1, data={"alpha": 1.0}`.
+        overrides: values that replace the config's: `seed=1, data={"alpha": 1.0}`.
     """
     config = as_config(config, overrides)
     path = Path(out) if out is not None else default_path(config)

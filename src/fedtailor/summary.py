@@ -63,7 +63,8 @@ def spread(
 ) -> dict[str, Any] | None:
     """Return how a score is spread over the clients: mean, std, worst tenth, each client's."""
     rows = run.query(
-        "SELECT client, value FROM metric WHERE round = ? AND split = ? AND name = ? ORDER BY client",
+        "SELECT client, value FROM metric WHERE round = ? AND split = ? AND name = ?"
+        " ORDER BY client",
         round,
         split,
         f"{label}/{score}",

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from fedtailor.loop import Progress
 
@@ -43,7 +42,7 @@ def line(progress: Progress) -> str:
 
 @contextmanager
 def follow(progress: Progress, label: str) -> Iterator[None]:
-    """Show progress while the body runs: one living line, or plain lines where there is no terminal."""
+    """Show progress while the body runs: one living line; plain lines without a terminal."""
     if console.is_terminal:
         with Live(
             console=console,
@@ -70,27 +69,27 @@ def _print_lines(progress: Progress, label: str, stop: threading.Event) -> None:
 
 def percent(spread: dict[str, Any] | None) -> str:
     """Write mean and spread over clients."""
-    return "–" if spread is None else f"{spread['mean']:.1%} ± {100 * spread['std']:.1f}"
+    return "-" if spread is None else f"{spread['mean']:.1%} ± {100 * spread['std']:.1f}"
 
 
-def result_table(summaries: list[dict[str, Any]]) -> Table:
-    """Compare runs: one row each."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method")
-    for title in ("test accuracy", "worst 10%", "untuned", "MB", "time", "run folder"):
-        table.add_column(title, justify="left" if title == "run folder" else "right", no_wrap=True)
+def result_lines(summaries: list[dict[str, Any]]) -> list[str]:
+    """Compare runs: a row each, then their folders."""
+    rows = [("method", "test accuracy", "worst 10%", "untuned", "MB sent", "time")]
     for one in summaries:
         found = one["test_accuracy"]
-        table.add_row(
-            one["algorithm"],
-            percent(found),
-            "–" if found is None else f"{found['worst10']:.1%}",
-            percent(one["untuned"]),
-            f"{sum(one['bytes'].values()) / 1e6:.1f}",
-            duration(one["wall_s"]),
-            one["run"],
+        rows.append(
+            (
+                one["algorithm"],
+                percent(found),
+                "-" if found is None else f"{found['worst10']:.1%}",
+                percent(one["untuned"]),
+                f"{sum(one['bytes'].values()) / 1e6:.1f}",
+                duration(one["wall_s"]),
+            )
         )
-    return table
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    return [*lines, "", *(f"run folder: {one['run']}" for one in summaries)]
 
 
 def summary_lines(one: dict[str, Any]) -> list[str]:
@@ -156,9 +155,11 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
             if found["over_memory_budget"]
             else ""
         ),
-        f"traffic         {traffic['down'] / 1e6:,.1f} MB down, {traffic['up'] / 1e6:,.1f} MB up in all",
+        f"traffic         {traffic['down'] / 1e6:,.1f} MB down, "
+        f"{traffic['up'] / 1e6:,.1f} MB up in all",
         f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
-        f"this machine    about {duration(times['total'])}: {duration(times['training'])} training, "
+        f"this machine    about {duration(times['total'])}: "
+        f"{duration(times['training'])} training, "
         f"{duration(times['testing'] + times['tuning'])} testing and tuning",
     ]
     return lines

@@ -1,0 +1,1 @@
+"""Algorithms, one file each: the file name is the name in a config."""

@@ -2,8 +2,8 @@
 
 Paper: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
 Data".
-Differs from the paper: batch-norm statistics are averaged with the weights (the paper has none), and
-every client fine-tunes the final model on its own data before it is tested, as PerFedRLNAS and
+Differs from the paper: batch-norm statistics are averaged with the weights (the paper has none),
+and every client fine-tunes the final model on its own data before it is tested, as PerFedRLNAS and
 SPIDER do with it; the untuned value is reported beside it.
 """
 

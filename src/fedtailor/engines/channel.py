@@ -1,4 +1,4 @@
-"""JSON over a socket; tensors beside it in anonymous shared memory, whose descriptor is passed along.
+"""JSON over a socket; tensors beside it in anonymous shared memory, passed by descriptor.
 
 Nothing is pickled, one copy is made (into the shared memory), and nothing is left behind when a
 process is killed: the memory goes with its last holder.
@@ -27,7 +27,7 @@ def share(tensors: Mapping[str, Tensor]) -> tuple[int, Json]:
     for name, tensor in tensors.items():
         plain = tensor.detach().to("cpu").contiguous()
         layout[name] = [str(plain.dtype).removeprefix("torch."), list(plain.shape), position]
-        view = memoryview(plain.flatten().view(torch.uint8).numpy())
+        view = plain.flatten().view(torch.uint8).numpy().data
         while view:
             written = os.pwrite(descriptor, view, position)
             position += written

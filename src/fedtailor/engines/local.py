@@ -1,5 +1,6 @@
 """The local engine: clients of a simulation, in this process or in worker processes."""
 
+import contextlib
 import os
 import selectors
 import signal
@@ -19,7 +20,7 @@ from fedtailor.types import Json, Log, Message, Reply, Tensors, UserError
 
 
 class InProcess:
-    """Steps are done here, when they are collected: for debugging, and for the smallest machines."""
+    """Steps are done here, when they are collected: for debugging and the smallest machines."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -122,10 +123,8 @@ class Workers:
                 ticket, message = self._waiting.popleft()
                 head = {"ticket": codec.pack(ticket)[1], "info": message.info}
                 worker.ticket = ticket
-                try:
+                with contextlib.suppress(OSError):  # dead: its socket says so when looked at
                     channel.send(worker.talk, head, self._publish(message))
-                except OSError:
-                    pass  # it is dead: its socket says so when it is next looked at
 
     def _publish(self, message: Message) -> tuple[int, Json] | None:
         """Copy a message into shared memory once, however many clients get it."""
@@ -186,10 +185,8 @@ class Workers:
         return worker
 
     def _brief(self, worker: _Worker) -> None:
-        try:
+        with contextlib.suppress(OSError):  # dead: its socket says so when looked at
             channel.send(worker.talk, (self._head or {}) | {"worker": worker.number}, self._shared)
-        except OSError:
-            pass  # it is dead: its socket says so when it is next looked at
 
     def _end(self, worker: _Worker) -> None:
         if worker.talk.fileno() >= 0:

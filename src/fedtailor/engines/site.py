@@ -1,4 +1,4 @@
-"""Where clients live in a simulation: their data and private states, and how a step is done there."""
+"""Where clients live in a simulation: their data, private states, and how a step is done."""
 
 import json
 import time
@@ -82,15 +82,14 @@ def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Mes
             metrics += [Metric(split, f"{label}/{name}", value) for name, value in found.items()]
         if ticket.step == "evaluate":
             break
-    if model is not None and ticket.step == "deploy" and site.models is not None:
-        if ticket.round == site.setting.rounds:
-            _save_model(site, ticket.client, model)
+    final = ticket.step == "deploy" and ticket.round == site.setting.rounds
+    if final and model is not None and site.models is not None:
+        _save_model(site.models, site, ticket.client, model)
     return Log(tuple(metrics))
 
 
-def _save_model(site: Site, client: int, model: nn.Module) -> None:
-    assert site.models is not None
-    folder = site.models / f"{client:03d}"
+def _save_model(models: Path, site: Site, client: int, model: nn.Module) -> None:
+    folder = models / f"{client:03d}"
     folder.mkdir(parents=True, exist_ok=True)
     task = site.setting.task
     about = {

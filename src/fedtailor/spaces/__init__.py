@@ -1,0 +1,1 @@
+"""Search spaces and fixed models, one file each: the file name is the name in a config."""

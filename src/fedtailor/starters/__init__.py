@@ -1,0 +1,1 @@
+"""Starter configs, copied by `fedtailor cp`."""

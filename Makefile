@@ -1,0 +1,34 @@
+# Everything a fresh machine with Python 3.11 needs: `make demo` and `make test` set up .venv first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: help setup demo test lint format clean
+
+help:  ## say what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: .venv/installed  ## make .venv with the tested versions of everything
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "Setting up .venv (a minute or two, once) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch .venv/installed
+
+demo: setup  ## compare local training, FedAvg and Ditto on digits, in under a minute
+	@$(BIN)/fedtailor demo
+
+test: lint  ## check style and types, run all tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --level error
+
+format: setup  ## put the code into its one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## delete the environment and all caches
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

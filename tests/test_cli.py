@@ -1,0 +1,191 @@
+"""The command line as people use it: real processes, exit codes, and what is printed."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtailor.config import make_config, write_config
+from fedtailor.session import run as run_experiment
+from fedtailor.summary import digest
+
+Tiny = Callable[..., dict[str, Any]]
+COMMAND = [sys.executable, "-m", "fedtailor.cli"]
+
+
+def fedtailor(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *(str(word) for word in words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, check=False, timeout=200
+    )
+
+
+@pytest.fixture
+def config(tiny: Tiny, tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    write_config(make_config(tiny()), path)
+    return path
+
+
+def test_run_show_and_report(config: Path, tmp_path: Path):
+    done = fedtailor("run", config, "algorithm.name=ditto", "--out", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    wanted = {"algorithm", "rounds", "digest", "test_accuracy", "untuned", "val_selected", "bytes",
+              "wall_s", "modelled_s"}  # fmt: skip
+    assert wanted <= set(found)
+    assert set(found["test_accuracy"]) == {"mean", "std", "worst10", "per_client"}
+    assert found["algorithm"] == "ditto" and found["rounds"] == 4
+    assert len(found["test_accuracy"]["per_client"]) == 5
+    assert found["bytes"]["up"] == found["bytes"]["down"] > 0
+    assert "macro_f1" in found["other_scores"] and "balanced_accuracy" in found["other_scores"]
+    shown = fedtailor("show", tmp_path / "run", "--json")
+    assert json.loads(shown.stdout) == found
+    folder = {path.name for path in (tmp_path / "run").iterdir()}
+    assert folder >= {"config.toml", "environment.json", "partition.npz", "run.db", "state",
+                      "clients", "report.html", "figures", "log.txt"}  # fmt: skip
+    text = fedtailor("show", tmp_path / "run").stdout
+    assert f"{found['test_accuracy']['mean']:.1%}" in text and "report" in text
+    again = fedtailor("run", config, "--out", tmp_path / "run")
+    assert again.returncode == 2 and "fedtailor resume" in again.stderr
+    page = fedtailor("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert page.returncode == 0 and "<svg" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "CONFIG", "algorithm.lrr=1"], "algorithm.lrr: unknown; did you mean lr?"),
+        (["run", "CONFIG", "cohort=50"], "cohort: 50 clients a round, but there are 5"),
+        (["run", "CONFIG", "lr"], "an override is written key=value"),
+        (["run", "CONFIG", "data.name=cifar10", "data.root=nowhere"], "data.root: "),
+        (["run", "CONFIG", "space={name='resnet18',norm='group',groups=3}"], "space.groups: "),
+        (["run", "nothing.toml"], "nothing.toml: there is no such file"),
+        (["show", "nowhere"], "nowhere: not a run folder"),
+        (["resume", "nowhere"], "nowhere: not a run folder"),
+        (["ls", "algos"], "did you mean algorithms?"),
+        (["cp", "quickstar", "x.toml"], "did you mean quickstart?"),
+        (["cp", "quickstart", "CONFIG"], "is there already"),
+        (["fly"], "Unknown command"),
+        (["run"], "requires an argument"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence_and_exit_code_2(
+    words: list[str], says: str, config: Path, tmp_path: Path
+):
+    before = set(tmp_path.rglob("*"))
+    done = fedtailor(*(config if w == "CONFIG" else w for w in words), cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert set(tmp_path.rglob("*")) == before, "nothing is written"
+
+
+def test_damaged_run_folders_are_a_sentence(config: Path, tmp_path: Path):
+    fedtailor("run", config, "rounds=1", "--out", tmp_path / "run")
+    database = tmp_path / "run" / "run.db"
+    database.write_bytes(b"\0" * 100 + database.read_bytes()[100:])
+    done = fedtailor("show", tmp_path / "run")
+    assert done.returncode == 2 and "run.db: cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ls_lists_everything_with_paper_and_what_leaves(tmp_path: Path):
+    found = json.loads(fedtailor("ls", "--json").stdout)
+    names = {entry["name"] for entry in found["algorithms"]}
+    assert names >= {"local", "fedavg", "ditto", "fedrep", "fedbabu"}
+    assert {entry["name"] for entry in found["spaces"]} >= {"cnn", "resnet18"}
+    assert {entry["name"] for entry in found["data"]} >= {"digits", "cifar10", "cifar100"}
+    assert all(entry["about"] for entries in found.values() for entry in entries)
+    assert all(entry["paper"] for entry in found["algorithms"])
+    text = fedtailor("ls", "algorithms").stdout
+    assert "leaves a client: nothing" in text and "McMahan" in text
+
+
+def test_cp_plan_and_what_it_promises(tmp_path: Path):
+    assert fedtailor("cp", "quickstart", "my.toml", cwd=tmp_path).returncode == 0
+    words = ("rounds=2", "cohort=4", "data.new_clients=1")
+    found = json.loads(fedtailor("plan", "my.toml", *words, "--json", cwd=tmp_path).stdout)
+    assert found["clients"] == 8 and found["new_clients"] == 1
+    assert len(found["label_counts"]) == 9
+    assert sum(map(sum, found["label_counts"])) == 1797
+    assert found["parameters"] == 48_730
+    done = fedtailor("run", "my.toml", *words, "--out", "run", "--json", cwd=tmp_path)
+    summary = json.loads(done.stdout)
+    assert summary["bytes"] == {"up": found["bytes"]["up"], "down": found["bytes"]["down"]}
+    assert len(summary["test_accuracy"]["per_client"]) == 8, "new clients are kept out"
+    text = fedtailor("plan", "my.toml", cwd=tmp_path).stdout
+    assert "48,730 parameters" in text
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tmp_path: Path):
+    path = tmp_path / "run"
+    words = ["rounds=60", "algorithm.name=ditto", "algorithm.lr=0.01", "engine.workers=2"]
+    command = [*COMMAND, "run", str(config), *words, "--out", str(path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and not list(path.glob("state/server-round-00000[2-9]*")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert f"go on with: fedtailor resume {path}" in errors
+    assert "Traceback" not in errors
+    done = fedtailor("resume", path, "--json")
+    assert done.returncode == 0, done.stderr
+    table = tiny(algorithm__name="ditto", algorithm__lr=0.01, rounds=60)
+    whole = run_experiment(table, tmp_path / "whole")
+    assert json.loads(done.stdout)["digest"] == digest(whole)
+
+
+def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
+    master, slave = pty.openpty()
+    words = ["rounds=30", "eval_every=2", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen([*COMMAND, "run", str(config), *words], stderr=slave, stdout=slave)
+    os.close(slave)
+    shown = b""
+    while process.poll() is None or select.select([master], [], [], 0)[0]:
+        if select.select([master], [], [], 0.2)[0]:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:
+                break
+    os.close(master)
+    assert process.wait() == 0
+    text = shown.decode()
+    for part in ("round ", "accuracy ", "worst 10% ", " MB", " s/round", " left"):
+        assert part in text
+
+
+def test_demo_ends_with_a_table_and_the_folders(tmp_path: Path):
+    began = time.monotonic()
+    done = fedtailor("demo", "--out", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 150, "it should take well under a minute alone"
+    for name in ("local", "fedavg", "ditto"):
+        assert str(tmp_path / "demo" / name) in done.stdout
+        assert (tmp_path / "demo" / name / "run.db").exists()
+    assert (tmp_path / "demo" / "report.html").exists()
+
+
+def test_from_python(tiny: Tiny, tmp_path: Path):
+    """The API of equal power: a script without a main guard, workers included."""
+    script = tmp_path / "script.py"
+    table = tiny(engine__workers=1, rounds=1)
+    script.write_text(
+        "from fedtailor import Run, resume, run, summarise\n"
+        f"found = run({table!r}, out='run', seed=3)\n"
+        "assert isinstance(found, Run) and found.config.seed == 3\n"
+        "print(summarise(resume('run'))['rounds'])\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stdout.strip() == "1", done.stderr

@@ -1,0 +1,116 @@
+"""Whatever is wrong with a config is one sentence with the field's path."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtailor.config import (
+    BudgetOptions,
+    Uniform,
+    config_table,
+    deal_budgets,
+    make_config,
+    parse_override,
+    read_config,
+    write_config,
+)
+from fedtailor.listing import STARTERS
+from fedtailor.session import as_config
+from fedtailor.types import Budget, UserError
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("algorithm__lrr", 1, "algorithm.lrr: unknown; did you mean lr?"),
+        ("algorithm__nam", "x", "algorithm.nam: unknown; did you mean name?"),
+        ("algorithm__lr", -1, "algorithm.lr: input should be greater than 0, not -1"),
+        ("algorithm__lr", "fast", 'algorithm.lr: input should be a valid number, not "fast"'),
+        ("algorithm__epochs", 1.5, "algorithm.epochs: input should be a valid integer"),
+        ("algorithm__optimizer", "adam", "algorithm.optimizer: input should be 'sgd' or 'adamw'"),
+        ("algorithm__name", "fedavgg", "algorithm.name: no algorithm is called 'fedavgg'; did you"),
+        ("algorithm__name", "no.py:Thing", "algorithm.name:"),
+        ("algorithm", 3, "algorithm: must be a table"),
+        ("space__name", "cnnn", "space.name: no space is called 'cnnn'; did you mean cnn?"),
+        ("space__zzz", 3, "space.zzz: unknown; there are: hidden, name, width"),
+        ("round", 3, "round: unknown; did you mean rounds?"),
+        ("rounds", 0, "rounds: input should be greater than or equal to 1, not 0"),
+        ("rounds", True, "rounds: input should be a valid integer"),
+        ("data__alfa", 1, "data.alfa: unknown; did you mean alpha?"),
+        ("data__alpha", 0, "data.alpha: input should be"),
+        ("data__augment", ["crop", "flop"], "data.augment.1: input should be 'crop', 'flip'"),
+        ("budget__speed", "fast", "budget.speed: must be a number above 0, a list"),
+        ("budget__mbps", [], "budget.mbps: must be a number above 0, a list"),
+        ("budget__memory_mb", {"uniform": [1]}, "budget.memory_mb: must be a number above 0"),
+        ("engine__workers", -1, "engine.workers: input should be greater than or equal to 0"),
+        ("engine__name", "ray", "engine.name: input should be"),
+        ("on_failure", "ignore", "on_failure: input should be 'stop' or 'skip'"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tiny: Tiny, key: str, value: Any, says: str):
+    with pytest.raises(UserError) as caught:
+        make_config(tiny(**{key: value}))
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg", "ditto", "fedrep", "fedbabu"])
+def test_a_written_config_reads_back_as_itself(tiny: Tiny, tmp_path: Path, name: str):
+    config = make_config(tiny(algorithm__name=name, budget__speed={"uniform": [1e9, 2e9]}))
+    write_config(config, tmp_path / "config.toml")
+    assert read_config(tmp_path / "config.toml") == config
+    table = config_table(config)
+    assert table["algorithm"]["weight_decay"] == 0, "every default is written out"
+
+
+@pytest.mark.parametrize("path", sorted(STARTERS.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_starter_is_a_valid_config(path: Path):
+    assert read_config(path).rounds > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("algorithm.lr=0.05", ("algorithm.lr", 0.05)),
+        ("data.name=cifar10", ("data.name", "cifar10")),
+        ('data.name="cifar10"', ("data.name", "cifar10")),
+        ('data.augment=["crop"]', ("data.augment", ["crop"])),
+        ("data.path=a=b", ("data.path", "a=b")),
+        ("cohort = 3", ("cohort", 3)),
+    ],
+)
+def test_overrides_are_toml_or_text(text: str, found: tuple[str, Any]):
+    assert parse_override(text) == found
+
+
+def test_overrides_reach_into_tables(tiny: Tiny):
+    config = as_config(tiny(), {"seed": 5, "data": {"alpha": 2.0}, "algorithm": {"name": "ditto"}})
+    assert (config.seed, config.data.alpha, config.algorithm_name) == (5, 2.0, "ditto")
+    with pytest.raises(UserError, match="seed is not a table"):
+        as_config(tiny(seed=1), {"seed": {"x": 1}})
+
+
+@pytest.mark.parametrize("text", ["", "rounds = ", "rounds = 1\nrounds = 2"])
+def test_a_file_that_is_not_toml_is_one_sentence(tmp_path: Path, text: str):
+    path = tmp_path / "c.toml"
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=r"c\.toml: "):
+        read_config(path)
+
+
+def test_budgets_are_dealt():
+    same = deal_budgets(BudgetOptions(), 2, 0)
+    assert same == [Budget(None, 1e10, 100.0)] * 2
+    turns = deal_budgets(BudgetOptions(memory_mb=(256.0, 512.0)), 3, 0)
+    assert [b.memory_mb for b in turns] == [256, 512, 256]
+    drawn = deal_budgets(BudgetOptions(speed=Uniform((1e9, 2e9))), 200, 0)
+    speeds = [b.speed for b in drawn]
+    assert 1e9 <= min(speeds) < 1.1e9 and 1.9e9 < max(speeds) <= 2e9
+    assert deal_budgets(BudgetOptions(speed=Uniform((1e9, 2e9))), 200, 0) == drawn
+    with pytest.raises(UserError, match=r"budget\.speed"):
+        deal_budgets(BudgetOptions(speed=Uniform((2.0, 1.0))), 2, 0)
