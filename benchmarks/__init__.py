@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.NAME` from the root prints one JSON line last."""
