@@ -6,6 +6,7 @@ of ten clients, timed from commit to commit. The pool of images is the same for 
 `memory_ratio` and `round_ratio`, of the most clients to the fewest, are near 1.
 """
 
+import itertools
 import json
 import os
 import statistics
@@ -107,7 +108,7 @@ def _rounds(config: dict[str, Any], path: Path) -> list[float]:
     Run.commit = commit_and_note
     run(config, path)
     Run.commit = commit
-    return [b - a for a, b in zip(ends[2:-1], ends[3:-1], strict=False)]
+    return [b - a for a, b in itertools.pairwise(ends)]
 
 
 def main() -> None:

@@ -152,7 +152,8 @@ def report(
     from fedtailor.runfolder import Run
 
     target = out or paths[0] / "report.html"
-    print(f"wrote {write_report([Run(p) for p in paths], target, None)}")
+    page = write_report([Run(path) for path in paths], target, target.parent / "figures")
+    print(f"wrote {page}")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def show(out: Path | None) -> list[Run]:
         with terminal.follow(progress, name):
             config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
             runs.append(session.run(config, folder / name, progress))
-    page = write_report(runs, folder / "report.html", None)
+    page = write_report(runs, folder / "report.html", folder / "figures")
     print("\n".join(terminal.result_lines([summarise(run) for run in runs])))
     print(f"report:     {page}")
     print("next:       fedtailor cp quickstart my.toml, then fedtailor run my.toml")
