@@ -108,7 +108,7 @@ def test_ls_lists_everything_with_paper_and_what_leaves(tmp_path: Path):
     assert all(entry["about"] for entries in found.values() for entry in entries)
     assert all(entry["paper"] for entry in found["algorithms"])
     text = fedtailor("ls", "algorithms").stdout
-    assert "leaves a client: nothing" in text and "McMahan" in text
+    assert "Leaves a client: nothing" in text and "McMahan" in text
 
 
 def test_cp_plan_and_what_it_promises(tmp_path: Path):

@@ -53,12 +53,7 @@ def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
     for title, entries in found.items():
         print(title)
         for entry in entries:
-            print(f"  {entry['name']:14} {entry['about']}")
-            if "paper" in entry:
-                print(f"  {'':14} {entry['paper']}")
-            if "sends" in entry:
-                sent = "; ".join(s["what"] for s in entry["sends"]) or "nothing"
-                print(f"  {'':14} leaves a client: {sent}")
+            print(f"  {entry['name']:14} {entry['about']}{_paper_and_sends(entry)}")
 
 
 @app.command
@@ -218,6 +213,14 @@ def _config(file: Path, overrides: tuple[str, ...]) -> Any:
     from fedtailor.config import parse_override, read_config
 
     return read_config(file, dict(parse_override(text) for text in overrides))
+
+
+def _paper_and_sends(entry: dict[str, Any]) -> str:
+    """Say in short who published an algorithm, and what leaves a client."""
+    if "sends" not in entry:
+        return ""
+    sent = "; ".join(one["what"] for one in entry["sends"]) or "nothing"
+    return f" [{entry['paper'].split(',')[0]}] Leaves a client: {sent}."
 
 
 def _print_json(value: Any) -> None:

@@ -126,6 +126,7 @@ def make_config(table: dict[str, Any]) -> Config:
         parts[kind] = validate(registry.find(kind, name), fields, kind)
     for key, kind in TABLES.items():
         parts[key] = validate(kind, table.pop(key, {}), key)
+    parts["data"] = _anywhere(parts["data"])
     top = [f.name for f in dataclasses.fields(Config) if f.name not in parts]
     _refuse_unknown(table, top, "", [*NAMED, *TABLES])
     hints = typing.get_type_hints(Config, include_extras=True)
@@ -218,6 +219,14 @@ def _named(kind: str, table: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, str):
         raise UserError(f"{kind}.name: must be text")
     return registry.absolute(name), fields
+
+
+def _anywhere(data: DataOptions) -> DataOptions:
+    """Make paths absolute, so that a run can be resumed from any folder."""
+    path, root = data.path, data.root
+    if path is not None:
+        path = registry.absolute(path) if ":" in path else str(Path(path).resolve())
+    return dataclasses.replace(data, path=path, root=root and str(Path(root).resolve()))
 
 
 def _default(kind: str, name: str) -> Any:

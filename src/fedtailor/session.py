@@ -1,6 +1,6 @@
 """A whole experiment from Python: `run`, `resume`, and what both share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,9 @@ def run(
         progress: an object to follow the run by, from another thread.
         overrides: values that replace the config's: `seed=1, data={"alpha": 1.0}`.
     """
-    config = as_config(config, overrides)
-    path = Path(out) if out is not None else default_path(config)
-    workers = start_workers(config)
-    try:
-        federation = load_federation(config.data)
-        check_config(config, federation)
-        folder = create_run(path, config, federation)
-        return _go(folder, config, federation, workers, progress)
-    finally:
-        if workers:
-            workers.close()
+    made = as_config(config, overrides)
+    path = Path(out) if out is not None else default_path(made)
+    return _go(made, lambda federation: create_run(path, made, federation), progress)
 
 
 def resume(path: str | Path, progress: Progress | None = None) -> Run:
@@ -49,16 +41,13 @@ def resume(path: str | Path, progress: Progress | None = None) -> Run:
     folder = Run(path)
     if folder.finished():
         return folder
-    config = folder.config
-    workers = start_workers(config)
-    try:
-        federation = load_federation(config.data)
+
+    def reopen(federation: Federation) -> Run:
         check_partition(folder, federation)
         folder.note(folder.last_round(), None, "resumed", "")
-        return _go(folder, config, federation, workers, progress)
-    finally:
-        if workers:
-            workers.close()
+        return folder
+
+    return _go(folder.config, reopen, progress)
 
 
 def as_config(
@@ -73,11 +62,6 @@ def as_config(
             raise UserError("overrides: give them with a file or a table, not with a Config")
         return config
     return make_config(override(dict(config), flat))
-
-
-def start_workers(config: Config) -> Workers | None:
-    """Start worker processes, if the config wants any."""
-    return Workers(config.engine.workers) if config.engine.workers else None
 
 
 def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
@@ -95,6 +79,7 @@ def check_config(config: Config, federation: Federation) -> None:
             f"cohort: {config.cohort} clients a round, but there are {federation.clients}"
         )
     cost.parameters(config.space, (), federation.task)  # builds the model, or says why it cannot
+    device_of(config)
 
 
 def setting_of(config: Config, federation: Federation) -> Setting:
@@ -110,36 +95,45 @@ def device_of(config: Config) -> str:
     return "cuda" if there and wanted != "cpu" else "cpu"
 
 
-def _go(
-    folder: Run,
-    config: Config,
-    federation: Federation,
-    workers: Workers | None,
-    progress: Progress | None,
-) -> Run:
-    clients, setting = clients_of(federation, config), setting_of(config, federation)
-    models = folder.path / "clients" if config.save_models else None
-    site = Site(
-        config.algorithm, setting, federation, clients, folder.states, models, device_of(config)
-    )
-    training = clients[: federation.clients]
-    engine: Engine = InProcess(site)
-    if workers:
-        workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
-        engine = workers
-    progress = progress or Progress(config.rounds)
-    progress.rounds = config.rounds
-    progress.started_at = progress.round = max(folder.last_round(), 0)
+def _go(config: Config, open_folder: Callable[[Federation], Run], progress: Progress | None) -> Run:
+    """Read the data, open the run folder, and do what is left to do."""
+    workers = Workers(config.engine.workers) if config.engine.workers else None
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: sums must not depend on the number of threads
     try:
+        federation = load_federation(config.data)
+        check_config(config, federation)
+        folder = open_folder(federation)
+        site = _site(config, federation, folder)
+        engine: Engine = InProcess(site)
+        if workers:
+            workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
+            engine = workers
+        clients, setting = site.clients[: federation.clients], site.setting
+        del federation, site  # the workers have the data: no second copy of it here
+        progress = progress or Progress(config.rounds)
+        progress.rounds = config.rounds
+        progress.started_at = progress.round = max(folder.last_round(), 0)
         with folder.lock():
             folder.tidy()
-            federate(Loop(config, setting, training, engine, folder, progress))
+            federate(Loop(config, setting, clients, engine, folder, progress))
+        return folder
     finally:
         torch.set_num_threads(threads)
-        engine.close()
-    return folder
+        if workers:
+            workers.close()
+
+
+def _site(config: Config, federation: Federation, folder: Run) -> Site:
+    return Site(
+        config.algorithm,
+        setting_of(config, federation),
+        federation,
+        clients_of(federation, config),
+        folder.states,
+        folder.path / "clients" if config.save_models else None,
+        device_of(config),
+    )
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

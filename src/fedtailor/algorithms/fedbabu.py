@@ -1,6 +1,6 @@
 """FedBABU: the body is trained under a fixed random head; clients fine-tune the whole at the end.
 
-Paper: Oh, Kim and Yun 2022, "FedBABU: Toward Enhanced Representation for Federated Image
+Paper: Oh et al. 2022, "FedBABU: Toward Enhanced Representation for Federated Image
 Classification".
 Differs from the paper: batch norm keeps running statistics, averaged with the body, where the
 authors' code uses the test batch's own (its accuracy then depends on the size of the test batch).

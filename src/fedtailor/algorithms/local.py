@@ -1,6 +1,6 @@
 """Local training: every client alone, nothing is sent.
 
-Paper: none; the control of every federated comparison.
+Paper: none, the control of every federated comparison.
 Differs from the paper: nothing. All clients start from the same weights, so that they differ by
 their data only, and train in the rounds in which they are sampled, so that the budget of rounds and
 epochs is that of the federated methods. A client never sampled keeps the first weights.

@@ -107,7 +107,11 @@ def _save_model(models: Path, site: Site, client: int, model: nn.Module) -> None
 @contextmanager
 def _seeded(key: int, device: str) -> Iterator[None]:
     """Give what draws from torch's global generator (dropout) the step's own key."""
-    cuda = [torch.cuda.current_device()] if device.startswith("cuda") else []
+    cuda = []
+    if device.startswith("cuda"):
+        cuda = [torch.device(device).index or 0]
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
     with torch.random.fork_rng(devices=cuda):
         torch.manual_seed(key)
         yield

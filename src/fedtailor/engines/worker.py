@@ -85,11 +85,7 @@ def _site(head: Json, tensors: Tensors) -> Site:
 
 def _own_device(device: str, worker: int) -> str:
     """Deal the GPUs out to the workers."""
-    if device != "cuda":
-        return device
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    return f"cuda:{worker % torch.cuda.device_count()}"
+    return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
 
 
 def _die_with_parent(lifeline: int) -> None:
