@@ -56,7 +56,7 @@ def one_round(
 def test_learns_above_chance(name: str, tiny: Tiny, tmp_path: Path):
     table = tiny(
         algorithm__name=name, rounds=8, cohort=None, eval_every=8, algorithm__epochs=5,
-        algorithm__lr=0.02,
+        algorithm__lr=0.1, algorithm__finetune_lr=0.02,
         algorithm__finetune_epochs=5, space__width=8, space__hidden=32, data__per_client=100,
         data__alpha=100.0,
     )  # fmt: skip

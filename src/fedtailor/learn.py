@@ -89,20 +89,16 @@ def _first_weights(setting: Setting, arch: Arch) -> Tensors:
     model = _build(setting.space, arch, setting.task)
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
-            _initialise(module, name, parameter, rng_for(setting.seed, "init", name))
+            _initialise(module, parameter, rng_for(setting.seed, "init", name))
     return weights_of(model)
 
 
-def _initialise(
-    module: nn.Module, name: str, parameter: nn.Parameter, rng: torch.Generator
-) -> None:
-    """Kaiming for what feeds a ReLU, a smaller range for the head, one and zero for the rest."""
+def _initialise(module: nn.Module, parameter: nn.Parameter, rng: torch.Generator) -> None:
+    """Draw matrices and kernels from torch's own range, without its biases; one for scales."""
     with torch.no_grad():
-        if parameter.dim() >= 2 and name.startswith("head."):
+        if parameter.dim() >= 2:
             bound = parameter[0].numel() ** -0.5
             parameter.uniform_(-bound, bound, generator=rng)
-        elif parameter.dim() >= 2:
-            nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=rng)
         else:
             is_scale = parameter is getattr(module, "weight", None)
             parameter.fill_(1.0 if is_scale else 0.0)
