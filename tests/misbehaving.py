@@ -3,14 +3,15 @@
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from fedtailor.algorithm import Sent
-from fedtailor.algorithms.fedavg import FedAvg
-from fedtailor.types import Client, Message, Reply
+from fedtailor.algorithms.fedavg import FedAvg, Global
+from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,29 @@ class Dies(FedAvg):
         if client.info.id == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Tells(FedAvg):
+    """Sends a tuple along with the weights, and logs what arrives."""
+
+    def configure(
+        self, server: Server, state: Global, cohort: list[ClientInfo]
+    ) -> dict[int, Message]:
+        return {info.id: Message(state.weights, {"arch": (1, 2)}) for info in cohort}
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        own, reply = super().train(client, own, msg)
+        is_list = Metric("train", "is_list", isinstance(msg.info["arch"], list))
+        return own, Reply(reply.message, Log((is_list,)))
+
+
+@dataclass(frozen=True)
+class Lazy(FedAvg):
+    """Does not look at what clients send."""
+
+    def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
+        return state
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,8 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
         (["ls", "algos"], "did you mean algorithms?"),
         (["cp", "quickstar", "x.toml"], "did you mean quickstart?"),
         (["cp", "quickstart", "CONFIG"], "is there already"),
+        (["run", "CONFIG", "--out", "/dev/null/x"], "Not a directory"),
+        (["plan", "CONFIG", "algorithm.lr=1e30", "algorithm.epochs=3"], "a trial step to train"),
         (["fly"], "Unknown command"),
         (["run"], "requires an argument"),
     ],
@@ -144,6 +146,19 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tm
     table = tiny(algorithm__name="ditto", algorithm__lr=0.01, rounds=60)
     whole = run_experiment(table, tmp_path / "whole")
     assert json.loads(done.stdout)["digest"] == digest(whole)
+
+
+def test_ctrl_c_while_starting_is_a_sentence_too(config: Path, tmp_path: Path):
+    command = [*COMMAND, "run", str(config), "engine.workers=2", "--out", str(tmp_path / "run")]
+    for delay in (0.8, 1.6, 2.4):
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode in (130, 2), errors  # 2: a run is there from the last time
+        assert "Traceback" not in errors and len(errors.splitlines()) == 1
 
 
 def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):

@@ -16,9 +16,10 @@ from fedtailor.config import (
     read_config,
     write_config,
 )
+from fedtailor.errors import UserError
 from fedtailor.listing import STARTERS
 from fedtailor.session import as_config
-from fedtailor.types import Budget, UserError
+from fedtailor.types import Budget
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -48,6 +49,7 @@ Tiny = Callable[..., dict[str, Any]]
         ("budget__memory_mb", {"uniform": [1]}, "budget.memory_mb: must be a number above 0"),
         ("engine__workers", -1, "engine.workers: input should be greater than or equal to 0"),
         ("engine__name", "ray", "engine.name: input should be"),
+        ("budget__speed", {"uniform": [1, 2], "foo": 3}, "budget.speed: must be a number above 0"),
         ("on_failure", "ignore", "on_failure: input should be 'stop' or 'skip'"),
     ],
 )
@@ -101,6 +103,39 @@ def test_a_file_that_is_not_toml_is_one_sentence(tmp_path: Path, text: str):
         path.write_text(text)
     with pytest.raises(UserError, match=r"c\.toml: "):
         read_config(path)
+
+
+def test_dates_are_refused(tiny: Tiny):
+    with pytest.raises(UserError, match="2024-01-01: dates"):
+        as_config(tiny(), dict([parse_override("seed=2024-01-01")]))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("class Mine: pass", "is no algorithm: it has no train"),
+        ("class Mine:\n    def train(self): ...\n    def aggregate(self): ...", "frozen dataclass"),
+        ("class Mine(", "SyntaxError while importing it"),
+        ("Mine = 3", "has no class Mine"),
+    ],
+)
+def test_an_own_class_that_is_none_is_one_sentence(
+    tiny: Tiny, tmp_path: Path, text: str, says: str
+):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(UserError, match=says):
+        make_config(tiny(algorithm__name=f"{file}:Mine"))
+
+
+def test_paths_hold_in_any_folder(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    data = make_config(tiny(data__path="d.npz", data__root="~/data")).data
+    assert data.path == str(tmp_path / "d.npz")
+    assert data.root == str(tmp_path / "home" / "data")
+    data = make_config(tiny(data__path="~/own.py:load")).data
+    assert data.path == f"{tmp_path / 'home' / 'own.py'}:load"
 
 
 def test_budgets_are_dealt():

@@ -3,9 +3,10 @@ import torch
 from torch import nn
 
 from fedtailor import cost, learn
+from fedtailor.errors import UserError
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
-from fedtailor.types import Budget, Task, UserError
+from fedtailor.types import Budget, Task
 
 CIFAR = Task((3, 32, 32), 10)
 DIGITS = Task((1, 8, 8), 10)

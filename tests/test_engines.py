@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from fedtailor import codec, learn
+from fedtailor.algorithms.fedavg import Global
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
 from fedtailor.engines import channel
 from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
+from fedtailor.errors import UserError
 from fedtailor.loop import ClientFailedError
 from fedtailor.session import clients_of, run, setting_of
 from fedtailor.summary import digest, summarise
@@ -133,6 +136,86 @@ def test_a_dead_worker_is_replaced_and_its_client_reported(
         engine.close()
 
 
+def test_an_idle_worker_that_dies_costs_no_client(tiny: Tiny, tmp_path: Path):
+    site, names = site_of(tiny(), tmp_path)
+    message = first_message(site)
+    engine = Workers(1)
+    try:
+        engine.open(site, names)
+        for _ in range(2):
+            engine.submit(Ticket("train", 0, 1), message)
+            arrived = engine.collect()
+            assert arrived and isinstance(arrived[1], Done)
+            process = engine._workers[0].process
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+    finally:
+        engine.close()
+
+
+def test_a_worker_that_cannot_start_is_one_sentence(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    """Not a client's failure, and not an endless row of new workers."""
+    lame = tmp_path / "lame.py"
+    own = misbehaving("Mine").rpartition(":")[0]
+    lame.write_text(
+        "import sys\n"
+        "if sys.argv[0].endswith('worker.py'):\n"
+        "    sys.exit(3)\n" + Path(own).read_text()
+    )
+    table = tiny(algorithm__name=f"{lame}:Mine", engine__workers=1, on_failure="skip")
+    with pytest.raises(UserError, match=r"engine\.workers: worker 0 ended \(exit code 3\)"):
+        run(table, tmp_path / "run")
+
+
+def test_no_room_for_shared_memory_is_an_error_not_a_wait(
+    tiny: Tiny, tmp_path: Path, monkeypatch: Any
+):
+    site, names = site_of(tiny(), tmp_path)
+    message = first_message(site)
+
+    def full(_: object) -> None:
+        raise OSError("no space left on device")
+
+    engine = Workers(1)
+    try:
+        engine.open(site, names)
+        monkeypatch.setattr(channel, "share", full)
+        with pytest.raises(OSError, match="no space left"):
+            engine.submit(Ticket("train", 0, 1), message)
+    finally:
+        engine.close()
+
+
+def test_info_has_the_same_types_in_every_engine(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    """JSON knows no tuples: an algorithm must not get one in process only."""
+    digests = set()
+    for workers in (0, 1):
+        table = tiny(algorithm__name=misbehaving("Tells"), engine__workers=workers, rounds=1)
+        found = run(table, tmp_path / str(workers))
+        assert found.query("SELECT DISTINCT value FROM metric WHERE name = 'is_list'") == [(1.0,)]
+        digests.add(digest(found))
+    assert len(digests) == 1
+
+
+def test_results_an_algorithm_does_not_look_at_are_filed_all_the_same(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    found = run(tiny(algorithm__name=misbehaving("Lazy"), cohort=None), tmp_path / "run")
+    assert found.query("SELECT count(*) FROM message WHERE direction = 'up'") == [(20,)]
+    assert len(summarise(found)["test_accuracy"]["per_client"]) == 5
+
+
+def test_a_client_that_diverges_in_its_only_step_is_a_failure(tiny: Tiny, tmp_path: Path):
+    """The loss before the step is fine; the weights after it are not."""
+    table = tiny(algorithm__lr=1e38, algorithm__weight_decay=1e3, algorithm__batch=1000)
+    with pytest.raises(ClientFailedError, match="became infinite"):
+        run(table, tmp_path / "run")
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_failing_client_stops_the_run_or_is_skipped(
     workers: int, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
@@ -154,7 +237,9 @@ def test_a_round_in_which_all_fail_changes_nothing(
     table = tiny(algorithm__name=misbehaving("Leaks"), rounds=2, on_failure="skip")
     found = run(table, tmp_path / "run")
     assert summarise(found)["failures"] == 6
-    assert summarise(found)["bytes"] == {"up": 0, "down": 0}
+    assert summarise(found)["bytes"]["up"] == 0 < summarise(found)["bytes"]["down"]
+    first = learn.initial_weights(site_of(table, tmp_path)[0].setting)
+    assert codec.digest(Global(first)) == codec.digest(codec.read(Global, found.server_path(2)))
 
 
 @pytest.mark.parametrize(("name", "says"), [("Leaks", "labels"), ("Writes", "copy it first")])

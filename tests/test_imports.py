@@ -9,10 +9,10 @@ import fedtailor
 
 ROOT = Path(fedtailor.__file__).parent
 LAYERS = [
-    {"types", "codec", "rng", "registry"},
+    {"types", "codec", "rng", "registry", "errors"},
     {"spaces", "data", "supernet", "cost", "search", "learn"},
     {"algorithm", "algorithms"},
-    {"loop", "engines", "config", "runfolder", "summary"},
+    {"loop", "engines", "config", "runfolder", "newrun", "summary"},
     {"cli", "report", "session", "terminal", "planning", "listing", "demonstration"},
 ]
 

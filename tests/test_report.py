@@ -18,16 +18,17 @@ from matplotlib.colors import to_rgba
 
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
+from fedtailor.errors import UserError
 from fedtailor.loop import Progress
+from fedtailor.newrun import create_run
 from fedtailor.report import facts, figures
 from fedtailor.report.html import write_report
 from fedtailor.report.looks import COLOURS, LOSER
 from fedtailor.report.svg import to_svg
 from fedtailor.report.tables import duration
-from fedtailor.runfolder import Run, create_run
+from fedtailor.runfolder import Run
 from fedtailor.session import resume, run
 from fedtailor.summary import curve, summarise
-from fedtailor.types import UserError
 
 CLIENTS = 6
 DATA = {"clients": CLIENTS, "per_client": 60}

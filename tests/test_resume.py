@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedtailor.config import make_config, write_config
+from fedtailor.errors import UserError
 from fedtailor.runfolder import Run
 from fedtailor.session import resume, run
 from fedtailor.summary import digest
-from fedtailor.types import UserError
 
 Tiny = Callable[..., dict[str, Any]]
 FEDTAILOR = [sys.executable, "-m", "fedtailor.cli"]
@@ -143,6 +144,71 @@ def test_other_data_than_the_run_began_with_is_refused(
     config.write_text(config.read_text().replace("per_client = 60", "per_client = 50"))
     with pytest.raises(UserError, match="no longer what the run began with"):
         resume(path)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "garbage"])
+def test_a_damaged_partition_is_one_sentence(
+    tiny: Tiny, tmp_path: Path, monkeypatch: Any, damage: str
+):
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("fedtailor.loop._test_selected", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny(), path)
+    file = path / "partition.npz"
+    whole = file.read_bytes()
+    file.write_bytes({"empty": b"", "cut": whole[:200]}.get(damage, b"garbage"))
+    if damage == "missing":
+        file.unlink()
+    with pytest.raises(UserError, match=r"partition\.npz: cannot be read"):
+        resume(path)
+
+
+def test_rounds_in_which_some_could_not_be_tested_are_not_selected(
+    tiny: Tiny, tmp_path: Path, monkeypatch: Any
+):
+    """A mean over other clients cannot be compared."""
+    from fedtailor.engines import local
+
+    performed = local.perform
+
+    def perform(site: Any, ticket: Any, message: Any) -> Any:
+        if ticket.step == "evaluate" and ticket.round == 1 and ticket.client > 0:
+            raise ValueError("not today")
+        return performed(site, ticket, message)
+
+    monkeypatch.setattr(local, "perform", perform)
+    found = run(tiny(rounds=3, eval_every=1, on_failure="skip"), tmp_path / "run")
+    assert [r for (r,) in found.query("SELECT round FROM state WHERE val NOT NULL")] == [2, 3]
+    assert found.best_round() in (2, 3)
+
+
+def test_changed_pixels_are_noticed(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (100, 8, 8), dtype=np.uint8)
+    y = rng.integers(0, 3, 100)
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    table = tiny(data__path=str(tmp_path / "mine.npz"), data__clients=2, data__per_client=None)
+    del table["data"]["per_client"], table["cohort"]
+    with monkeypatch.context() as patch:
+        patch.setattr("fedtailor.loop._test_selected", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(table, tmp_path / "run")
+    x[0, 0, 0] ^= 1
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    with pytest.raises(UserError, match="no longer what the run began with"):
+        resume(tmp_path / "run")
+
+
+def test_an_interrupted_commit_leaves_the_database_usable(tiny: Tiny, tmp_path: Path):
+    """In a notebook the same process resumes: nothing may stay locked."""
+    found = run(tiny(), tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt), found._transaction():
+        found._db.execute("DELETE FROM metric")
+        raise KeyboardInterrupt
+    other = Run(tmp_path / "run")
+    assert other.query("SELECT count(*) FROM metric")[0][0] > 0
+    other.note(0, None, "test", "")
 
 
 def test_environment_and_models_are_in_the_folder(tiny: Tiny, tmp_path: Path):

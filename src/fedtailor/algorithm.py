@@ -14,7 +14,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedtailor import learn
-from fedtailor.types import Client, ClientInfo, Json, Message, Reply, Result, Server
+from fedtailor.supernet import Part, merge
+from fedtailor.types import Client, ClientInfo, Json, Message, Reply, Result, Server, Tensors
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -92,6 +93,17 @@ class Algorithm(learn.Recipe, Generic[S, C]):
             epochs = self.finetune_epochs
             learn.train(client, model, self, lr=lr, epochs=epochs, only=only, purpose="finetune")
             yield "tuned", model
+
+
+def to_all(weights: Tensors, cohort: list[ClientInfo]) -> dict[int, Message]:
+    """Send the same weights to every client of the cohort, as one message."""
+    return dict.fromkeys([info.id for info in cohort], Message(weights))
+
+
+def mean_of(weights: Tensors, results: Iterable[Result], weighted: bool) -> Tensors:
+    """Average what came back: by the clients' numbers of examples, or plainly."""
+    parts = (Part(r.message.tensors, r.client.examples if weighted else 1.0) for r in results)
+    return merge(weights, parts)
 
 
 def state_types(algorithm: Algorithm[Any, Any]) -> tuple[Any, Any]:

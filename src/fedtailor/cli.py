@@ -1,6 +1,7 @@
 """The command line: verbs, each a few lines. What is slow to import is imported by the verb."""
 
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -8,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 import fedtailor
+from fedtailor.errors import UserError
 
 app = App(
     name="fedtailor",
@@ -101,7 +103,7 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     """
     config = _config(file, overrides)
     from fedtailor import session
-    from fedtailor.runfolder import default_path
+    from fedtailor.newrun import default_path
 
     path = out or default_path(config)
     _execute(lambda progress: session.run(config, path, progress), path, as_json)
@@ -153,8 +155,6 @@ def report(
 
 def main() -> None:
     """Run the command line; whatever the user can mend is one sentence and exit code 2."""
-    from fedtailor.types import UserError
-
     try:
         app(exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -164,6 +164,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except (OSError, sqlite3.Error) as error:
+        _fail(f"{error}; nothing that was committed is lost", 2)
     except KeyboardInterrupt:
         _fail("stopped", 130)
 

@@ -7,17 +7,18 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import tomli_w
 from annotated_types import Ge, Gt, Len
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedtailor import registry
 from fedtailor.algorithm import Algorithm
 from fedtailor.data.options import DataOptions
+from fedtailor.errors import UserError
 from fedtailor.rng import numpy_rng_for
-from fedtailor.types import Budget, SearchSpace, UserError
+from fedtailor.types import Budget, SearchSpace
 
 T = TypeVar("T")
 Above: TypeAlias = Annotated[float, Gt(0)]
@@ -26,6 +27,8 @@ Above: TypeAlias = Annotated[float, Gt(0)]
 @dataclass(frozen=True)
 class Uniform:
     """A value drawn for each client between two bounds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     uniform: tuple[Above, Above]
 
@@ -102,7 +105,7 @@ def override(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
             if not isinstance(inner, dict):
                 raise UserError(f"{key}: {parent} is not a table")
         inner[last] = value
-    return result
+    return json.loads(json.dumps(result, default=_refuse))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -225,8 +228,9 @@ def _anywhere(data: DataOptions) -> DataOptions:
     """Make paths absolute, so that a run can be resumed from any folder."""
     path, root = data.path, data.root
     if path is not None:
-        path = registry.absolute(path) if ":" in path else str(Path(path).resolve())
-    return dataclasses.replace(data, path=path, root=root and str(Path(root).resolve()))
+        path = registry.absolute(path) if ":" in path else str(Path(path).expanduser().resolve())
+    root = root and str(Path(root).expanduser().resolve())
+    return dataclasses.replace(data, path=path, root=root)
 
 
 def _default(kind: str, name: str) -> Any:

@@ -19,6 +19,11 @@ def parameters(space: SearchSpace, arch: Arch, task: Task) -> int:
     return sum(p.numel() for p in _meta(space, arch, task).parameters())
 
 
+def parameter_names(space: SearchSpace, arch: Arch, task: Task) -> list[str]:
+    """List the trainable parameters."""
+    return [name for name, _ in _meta(space, arch, task).named_parameters()]
+
+
 @functools.lru_cache(maxsize=4096)
 def wire_bytes(space: SearchSpace, arch: Arch, task: Task) -> int:
     """Count the bytes of the weights as they travel: parameters and batch-norm statistics."""

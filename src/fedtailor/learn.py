@@ -119,6 +119,16 @@ def pick(weights: Tensors, wanted: Callable[[str], bool]) -> Tensors:
     return {name: weight for name, weight in weights.items() if wanted(name)}
 
 
+def is_head(name: str) -> bool:
+    """Tell the classifier's weights by their name."""
+    return name.startswith("head.")
+
+
+def is_body(name: str) -> bool:
+    """Tell all other weights."""
+    return not is_head(name)
+
+
 def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model: all of them, no others."""
     with torch.no_grad():
@@ -175,9 +185,9 @@ def train(
             total += loss.detach() * len(rows)
         client.meter.macs += per_image * len(examples)
         mean = total.item() / len(examples)
-        if not math.isfinite(mean):
+        if not math.isfinite(mean) or not all(p.isfinite().all() for _, p in trained):
             raise FloatingPointError(
-                f"the loss became {mean}: lower algorithm.lr or set algorithm.clip"
+                "the weights or the loss became infinite: lower algorithm.lr or set algorithm.clip"
             )
     return mean
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtailor import registry
 from fedtailor.data.source import source_names
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 STARTERS = Path(__file__).parent / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")

@@ -1,11 +1,13 @@
 """The only loop over rounds."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from fedtailor import codec, cost
@@ -14,6 +16,7 @@ from fedtailor.config import Config
 from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
 from fedtailor.rng import rng_for
 from fedtailor.runfolder import Page, Run
+from fedtailor.summary import worst_tenth
 from fedtailor.types import ClientInfo, Message, Result, Server, Setting
 
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
@@ -50,7 +53,6 @@ class Loop:
     engine: Engine
     run: Run
     progress: Progress
-    device: str = "cpu"
 
     @property
     def algorithm(self) -> Algorithm[Any, Any]:
@@ -59,7 +61,7 @@ class Loop:
 
     def server(self, round: int) -> Server:
         """Return what the server's side may look at in a round."""
-        return Server(self.setting, round, self.clients, None, self.device)
+        return Server(self.setting, round, self.clients)
 
 
 def federate(loop: Loop) -> None:
@@ -68,7 +70,7 @@ def federate(loop: Loop) -> None:
     rounds = loop.config.rounds
     for round in range(loop.run.last_round() + 1, rounds + 1):
         began = time.monotonic()
-        page = Page(round)
+        page, loop.progress.round = Page(round), round
         state = _train(loop, page, state, versions)
         if round == rounds:
             _test(loop, page, "deploy", state, versions)
@@ -80,6 +82,7 @@ def federate(loop: Loop) -> None:
         loop.progress.rounds_done += 1
     if not loop.run.finished():
         _test_selected(loop)
+    loop.run.tidy()  # what a client that failed may have written
 
 
 def _restore(loop: Loop) -> tuple[Any, dict[int, int]]:
@@ -104,12 +107,19 @@ def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
         for info in cohort
         if info.id in messages
     ]
+    for ticket in tickets:
+        sent = messages[ticket.client].nbytes
+        page.messages.append((page.round, ticket.client, "down", sent))
+        loop.progress.bytes += sent
     outcomes = _each(loop, "training", tickets, messages)
     results = _results(loop, page, outcomes, messages, versions)
     first = next(results, None)
     if first is None:  # nobody answered: nothing to take in
         return state
-    return loop.algorithm.aggregate(server, state, _chain(first, results))
+    state = loop.algorithm.aggregate(server, state, itertools.chain([first], results))
+    for _ in results:  # an algorithm need not look at all: they are filed all the same
+        pass
+    return state
 
 
 def draw_cohort(
@@ -126,7 +136,6 @@ def _each(
     loop: Loop, doing: str, tickets: list[Ticket], messages: dict[int, Message]
 ) -> Iterator[tuple[Ticket, Done]]:
     """Have steps done; yield the successful ones in the order of the tickets, as they arrive."""
-    loop.progress.round = tickets[0].round if tickets else loop.progress.round
     loop.progress.doing, loop.progress.done, loop.progress.total = doing, 0, len(tickets)
     for ticket in tickets:
         loop.engine.submit(ticket, messages[ticket.client])
@@ -134,7 +143,7 @@ def _each(
     for ticket in tickets:
         while ticket.client not in early:
             arrived = loop.engine.collect()
-            if arrived is None:
+            if arrived is None or arrived[0] not in tickets:
                 raise RuntimeError(f"the engine lost client {ticket.client}")
             early[arrived[0].client] = arrived[1]
             loop.progress.done += 1
@@ -169,18 +178,13 @@ def _results(
         if loop.config.clock == "modelled":
             seconds = cost.round_seconds(done.macs, down + up, info.budget)
         page.log(info.id, done.reply.log)
-        page.messages += [(page.round, info.id, "down", down), (page.round, info.id, "up", up)]
+        page.messages.append((page.round, info.id, "up", up))
         page.modelled_s = max(page.modelled_s, seconds)
-        loop.progress.bytes += down + up
+        loop.progress.bytes += up
         if done.stateful:
             page.versions.append((info.id, page.round))
             versions[info.id] = page.round
         yield Result(info, messages[info.id].info, done.reply.message, seconds, page.round - 1)
-
-
-def _chain(first: Result, rest: Iterator[Result]) -> Iterator[Result]:
-    yield first
-    yield from rest
 
 
 def _test(
@@ -193,23 +197,21 @@ def _test(
     """Test what every client would deploy after this round, also of those never sampled."""
     server = loop.server(page.round)
     models: dict[str, None] = {}
+    doing = "testing" if page.round == loop.progress.round else f"testing round {page.round}"
     for start in range(0, len(loop.clients), TESTED_AT_ONCE):
         some = loop.clients[start : start + TESTED_AT_ONCE]
         messages = {info.id: loop.algorithm.serve(server, state, info) for info in some}
         tickets = [Ticket(step, i.id, page.round, versions.get(i.id, NEVER)) for i in some]
-        for ticket, done in _each(loop, "testing", tickets, messages):
+        for ticket, done in _each(loop, doing, tickets, messages):
             page.log(ticket.client, done.reply.log)
             models |= dict.fromkeys(m.name.split("/")[0] for m in done.reply.log.metrics)
     page.event(None, "models", json.dumps(list(models)))
-    _show_test(loop, page)
-
-
-def _show_test(loop: Loop, page: Page) -> None:
-    values = sorted(r[4] for r in page.metrics if r[2:4] == ("test", "untuned/accuracy"))
-    if values:
-        tenth = values[: max(1, len(values) // 10)]
-        loop.progress.mean = sum(values) / len(values)
-        loop.progress.worst = sum(tenth) / len(tenth)
+    val, test = (page.values(split, "untuned/accuracy") for split in ("val", "test"))
+    if not test:
+        raise ClientFailedError(f"no client could be tested in round {page.round}")
+    if len(val) == len(loop.clients):  # means over different clients cannot be compared
+        page.val = sum(val) / len(val)
+    loop.progress.mean, loop.progress.worst = float(np.mean(test)), worst_tenth(np.array(test))
 
 
 def _test_selected(loop: Loop) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from fedtailor.config import Config
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
+from fedtailor.errors import UserError
 from fedtailor.session import check_config, clients_of, device_of, setting_of
 from fedtailor.types import Server
 
@@ -27,6 +27,7 @@ def plan(config: Config) -> dict[str, Any]:
     check_config(config, federation)
     setting, clients = setting_of(config, federation), clients_of(federation, config)
     space, task, arch = setting.space, setting.task, ()
+    measured = _rehearse(config, federation)
     bounds = federation.bounds.tolist()
     memory = cost.training_memory(space, arch, task, config.algorithm.batch)
     over = [
@@ -45,7 +46,7 @@ def plan(config: Config) -> dict[str, Any]:
         "forward_macs": cost.forward_macs(space, arch, task),
         "training_memory_mb": round(memory / MIB, 1),
         "over_memory_budget": over,
-        **_rehearse(config, federation),
+        **measured,
     }
 
 
@@ -125,7 +126,8 @@ def _shorten(federation: Federation, batch: int) -> Federation:
 
 def _second_of_two(site: Site, ticket: Ticket, message: Any) -> Done:
     """The first step of a kind pays for what is built only once."""
-    perform(site, ticket, message)
-    began = time.perf_counter()
-    done = perform(site, ticket, message)
-    return replace(done, seconds=time.perf_counter() - began)
+    try:
+        perform(site, ticket, message)
+        return perform(site, ticket, message)
+    except Exception as error:
+        raise UserError(f"a trial step to {ticket.step} failed: {error}") from error

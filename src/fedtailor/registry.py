@@ -13,8 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
+MARKS = {"algorithm": ("train", "aggregate"), "space": ("choices", "build")}
 KINDS = {"algorithm": "algorithms", "space": "spaces"}
 
 
@@ -36,7 +37,7 @@ def find(kind: str, name: str) -> type[Any]:
 def absolute(name: str) -> str:
     """Make the path in `path/to/file.py:Class` absolute, so that it holds in any folder."""
     path, colon, member = name.rpartition(":")
-    return f"{Path(path).resolve()}:{member}" if colon else name
+    return f"{Path(path).expanduser().resolve()}:{member}" if colon else name
 
 
 def nearest(name: str, valid: list[str]) -> str:
@@ -72,17 +73,22 @@ def _own_class(kind: str, name: str) -> type[Any]:
     found = getattr(import_file(Path(path)), member, None)
     if not inspect.isclass(found):
         raise UserError(f"{kind}.name: {path} has no class {member}")
+    lacks = [mark for mark in MARKS[kind] if not hasattr(found, mark)]
+    if lacks:
+        raise UserError(f"{kind}.name: {member} is no {kind}: it has no {lacks[0]}")
+    parameters = getattr(found, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        raise UserError(f"{kind}.name: {member} must be a frozen dataclass")
     return found
 
 
 def _only_class(kind: str, module: ModuleType) -> type[Any]:
-    marks = {"algorithm": ("train", "aggregate"), "space": ("choices", "build")}[kind]
     mine = [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
         and value.__module__ == module.__name__
-        and all(hasattr(value, mark) for mark in marks)
+        and all(hasattr(value, mark) for mark in MARKS[kind])
     ]
     if len(mine) != 1:
         raise TypeError(f"{module.__name__} must define exactly one {kind}, not {len(mine)}")

@@ -6,14 +6,13 @@ deleted, so killing the process at any moment loses at most the round in progres
 """
 
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
 import sqlite3
-import sys
 import time
-from contextlib import closing
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -21,10 +20,11 @@ from typing import IO, Any
 import numpy as np
 
 from fedtailor import codec
-from fedtailor.config import Config, read_config, write_config
-from fedtailor.data.federation import Federation
+from fedtailor.config import Config, read_config
+from fedtailor.engines.base import NEVER
 from fedtailor.engines.site import state_file
-from fedtailor.types import Found, Log, UserError
+from fedtailor.errors import UserError
+from fedtailor.types import Found, Log
 
 SCHEMA = """
 CREATE TABLE metric(round INTEGER, client INTEGER, split TEXT, name TEXT, value REAL,
@@ -51,6 +51,7 @@ class Page:
     messages: list[tuple[int, int, str, int]] = field(default_factory=list)
     events: list[tuple[int, int | None, str, str, float]] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
+    val: float | None = None  # mean untuned validation accuracy, if all clients were tested
     modelled_s: float = 0.0
     wall_s: float = 0.0
 
@@ -59,15 +60,14 @@ class Page:
         self.metrics += [(self.round, client, m.split, m.name, m.value) for m in log.metrics]
         self.architectures += [_row(self.round, client, found) for found in log.architectures]
 
-    def mean(self, split: str, name: str) -> float | None:
-        """Average a metric over the clients that have it."""
-        values = [row[4] for row in self.metrics if row[2:4] == (split, name)]
-        return sum(values) / len(values) if values else None
+    def values(self, split: str, name: str) -> list[float]:
+        """Return all clients' values of a metric."""
+        return [row[4] for row in self.metrics if row[2:4] == (split, name)]
 
     def line(self) -> str:
         """Tell the round in a line."""
-        val, test = self.mean("val", "untuned/accuracy"), self.mean("test", "untuned/accuracy")
-        tested = f", untuned val {val:.4f}, test {test:.4f}" if val and test else ""
+        test = self.values("test", "untuned/accuracy")
+        tested = f", untuned test accuracy {sum(test) / len(test):.4f}" if test else ""
         sent = sum(row[3] for row in self.messages) / 1e6
         return f"round {self.round}{tested}, {sent:.2f} MB, {self.wall_s:.2f} s"
 
@@ -102,7 +102,19 @@ class Run:
     @property
     def config(self) -> Config:
         """The config of the run."""
-        return read_config(self.path / "config.toml")
+        path = self.path / "config.toml"
+        if not path.is_file():
+            raise UserError(f"{path}: the run's config is missing")
+        return read_config(path)
+
+    def partition(self) -> dict[str, np.ndarray]:
+        """Return the arrays of partition.npz: which images are whose."""
+        path = self.path / "partition.npz"
+        try:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from None
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Read from the database."""
@@ -151,31 +163,24 @@ class Run:
         """Write a round and the server's state after it: all or nothing."""
         name = f"server-round-{page.round:06d}.safetensors"
         codec.write(self.states / name, server)
-        _sync(self.states / name)
-        for client, round in page.versions:
-            _sync(self.states / state_file(client, round))
-        val = page.mean("val", "untuned/accuracy")
+        for file in (name, *(state_file(*version) for version in page.versions)):
+            _sync(self.states / file)
+        row = (page.round, name, page.val, page.wall_s, page.modelled_s)
         before = self.best_round()
-        self._db.execute("BEGIN IMMEDIATE")
-        self._insert(page)
-        self._db.execute(
-            "INSERT INTO state VALUES (?, ?, ?, ?, ?)",
-            (page.round, name, val, page.wall_s, page.modelled_s),
-        )
-        stale = self._forget(page, best_is_new=self.best_round() != before)
-        self._db.execute("COMMIT")
+        with self._transaction():
+            self._insert(page)
+            self._db.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", row)
+            stale = self._forget(page, best_is_new=self.best_round() != before)
         for path in stale:
             path.unlink(missing_ok=True)
         self.log(page.line())
 
     def append(self, page: Page) -> None:
         """Add to a committed round what was found out later."""
-        self._db.execute("BEGIN IMMEDIATE")
-        self._insert(page)
-        self._db.execute(
-            "UPDATE state SET wall_s = wall_s + ? WHERE round = ?", (page.wall_s, page.round)
-        )
-        self._db.execute("COMMIT")
+        row = (page.wall_s, page.round)
+        with self._transaction():
+            self._insert(page)
+            self._db.execute("UPDATE state SET wall_s = wall_s + ? WHERE round = ?", row)
         for _, _, kind, text, _ in page.events:
             self.log(f"{kind} {text}")
 
@@ -194,6 +199,7 @@ class Run:
         """Delete the files that nothing committed refers to."""
         kept = {name for (name,) in self.query("SELECT server FROM state WHERE server NOT NULL")}
         kept |= {state_file(c, r) for c, r in self.query("SELECT client, round FROM version")}
+        self.states.mkdir(exist_ok=True)
         for path in self.states.iterdir():
             if path.name not in kept:
                 path.unlink()
@@ -206,6 +212,16 @@ class Run:
         insert("INSERT INTO event VALUES (?, ?, ?, ?, ?)", page.events)
         insert("INSERT INTO version VALUES (?, ?)", page.versions)
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
     def _forget(self, page: Page, best_is_new: bool) -> list[Path]:
         """Drop states that neither the last nor the best round needs; return their files.
 
@@ -213,101 +229,25 @@ class Run:
         costs must not grow with the number of clients.
         """
         best = self.best_round()
-        best = -1 if best is None else best
-        rounds = self.query(
-            "SELECT round, server FROM state WHERE server NOT NULL AND round NOT IN (?, ?)",
-            page.round,
-            best,
+        best = NEVER if best is None else best
+        names = self.query(
+            "SELECT server FROM state WHERE server NOT NULL AND round NOT IN (?, ?)",
+            *(page.round, best),
         )
-        self._db.executemany(
-            "UPDATE state SET server = NULL WHERE round = ?", [r[:1] for r in rounds]
+        self._db.execute(
+            "UPDATE state SET server = NULL WHERE round NOT IN (?, ?)", (page.round, best)
         )
-        touched = None if best_is_new else [client for client, _ in page.versions]
-        old = [
-            (client, round)
-            for client, round in self._versions_of(touched)
-            if round != self._newest(client, page.round) and round != self._newest(client, best)
-        ]
-        self._db.executemany("DELETE FROM version WHERE client = ? AND round = ?", old)
-        return [self.states / name for _, name in rounds] + [
-            self.states / state_file(client, round) for client, round in old
-        ]
-
-    def _versions_of(self, clients: list[int] | None) -> list[tuple[int, int]]:
-        if clients is None:
-            return self.query("SELECT client, round FROM version")
-        rows = "SELECT client, round FROM version WHERE client = ?"
-        return [row for client in clients for row in self.query(rows, client)]
-
-    def _newest(self, client: int, round: int) -> int | None:
-        rows = "SELECT max(round) FROM version WHERE client = ? AND round <= ?"
-        return self.query(rows, client, round)[0][0]
-
-
-def default_path(config: Config) -> Path:
-    """Name a new run folder below runs/."""
-    name = Path(config.algorithm_name.rpartition(":")[0] or config.algorithm_name).stem
-    return Path("runs") / f"{time.strftime('%Y-%m-%d')}-{name}-{os.urandom(2).hex()}"
-
-
-def create_run(path: Path, config: Config, federation: Federation) -> Run:
-    """Make a new run folder; it counts from the moment its database is there."""
-    _refuse_used(path)
-    (path / "state").mkdir(parents=True, exist_ok=True)
-    write_config(config, path / "config.toml")
-    (path / "environment.json").write_text(json.dumps(_environment(config), indent=1) + "\n")
-    np.savez_compressed(
-        path / "partition.npz",
-        rows=federation.rows.numpy(),
-        bounds=federation.bounds.numpy(),
-        counts=federation.label_counts(),
-        classes=np.array(federation.classes),
-    )
-    new = path / "run.db.new"
-    new.unlink(missing_ok=True)
-    with closing(sqlite3.connect(new)) as db:
-        db.executescript(SCHEMA)
-    new.rename(path / "run.db")
-    return Run(path)
-
-
-def check_partition(run: Run, federation: Federation) -> None:
-    """Raise if the clients' data is not what it was when the run began."""
-    with np.load(run.path / "partition.npz") as old:
-        same = (
-            np.array_equal(old["rows"], federation.rows)
-            and np.array_equal(old["bounds"], federation.bounds)
-            and np.array_equal(old["counts"], federation.label_counts())
+        newest = "(SELECT max(round) FROM version AS v WHERE v.client = version.client"
+        drop = (
+            f"DELETE FROM version WHERE round < {newest}) AND round IS NOT {newest} AND round <= ?)"
         )
-    if not same:
-        raise UserError(
-            f"{run.path}: the data or its partition is no longer what the run began with"
-        )
-
-
-def _refuse_used(path: Path) -> None:
-    if (path / "run.db").exists():
-        raise UserError(
-            f"{path}: there is a run already; `fedtailor resume {path}` goes on with it, "
-            "and --out takes another folder"
-        )
-    ours = {"state", "config.toml", "environment.json", "partition.npz", "run.db.new"}
-    if path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - ours):
-        raise UserError(f"{path}: is not an empty folder; --out takes another")
-
-
-def _environment(config: Config) -> dict[str, Any]:
-    packages = ("fedtailor", "torch", "numpy", "scipy", "pydantic", "safetensors")
-    return {
-        "argv": sys.argv,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "packages": {name: importlib.metadata.version(name) for name in packages},
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seed": config.seed,
-    }
+        if best_is_new:
+            old = self.query(f"{drop} RETURNING client, round", best)
+        else:
+            each = f"{drop} AND client = ? RETURNING client, round"
+            old = [row for client, _ in page.versions for row in self.query(each, best, client)]
+        files = [name for (name,) in names] + [state_file(*version) for version in old]
+        return [self.states / file for file in files]
 
 
 def _sync(path: Path) -> None:

@@ -12,9 +12,11 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Engine
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
+from fedtailor.errors import UserError
 from fedtailor.loop import Loop, Progress, federate
-from fedtailor.runfolder import Run, check_partition, create_run, default_path
-from fedtailor.types import ClientInfo, Setting, UserError
+from fedtailor.newrun import check_partition, create_run, default_path
+from fedtailor.runfolder import Run
+from fedtailor.types import ClientInfo, Setting
 
 
 def run(
@@ -78,7 +80,11 @@ def check_config(config: Config, federation: Federation) -> None:
         raise UserError(
             f"cohort: {config.cohort} clients a round, but there are {federation.clients}"
         )
-    cost.parameters(config.space, (), federation.task)  # builds the model, or says why it cannot
+    names = cost.parameter_names(config.space, (), federation.task)  # builds it, or says why not
+    if not any(name.startswith("head.") for name in names):
+        raise UserError(
+            "space.name: the names of the classifier's parameters must begin with head."
+        )
     device_of(config)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from fedtailor import codec
 from fedtailor.algorithm import state_types
 from fedtailor.engines.site import state_file
+from fedtailor.errors import UserError
 from fedtailor.runfolder import Run
 
 
@@ -36,7 +37,9 @@ def summarise(run: Run) -> dict[str, Any]:
         "bytes": {"up": bytes_.get("up", 0), "down": bytes_.get("down", 0)},
         "wall_s": round(spent[0], 3),
         "modelled_s": round(spent[1], 3),
-        "failures": run.query("SELECT count(*) FROM event WHERE kind = 'failure'")[0][0],
+        "failures": run.query(
+            "SELECT count(*) FROM (SELECT DISTINCT round, client FROM event WHERE kind = 'failure')"
+        )[0][0],
     }
 
 
@@ -69,6 +72,7 @@ def spread(
         split,
         f"{label}/{score}",
     )
+    rows = [row for row in rows if row[1] is not None]  # a loss that was not a number
     if not rows:
         return None
     values = np.array([value for _, value in rows])
@@ -97,6 +101,16 @@ def curve(run: Run, score: str = "accuracy", split: str = "test") -> list[dict[s
 
 def digest(run: Run) -> str:
     """Hash the server's state, all client states and all metrics: equal for equal runs."""
+    while True:
+        last = run.last_round()
+        try:
+            return _digest(run)
+        except UserError:
+            if run.last_round() == last:  # else a run in progress deleted the file under us
+                raise
+
+
+def _digest(run: Run) -> str:
     last, kinds = run.last_round(), state_types(run.config.algorithm)
     total = hashlib.sha256()
     if last >= 0:

@@ -14,10 +14,6 @@ Tensors: TypeAlias = dict[str, Tensor]
 Json: TypeAlias = Any  # None, bool, int, float, str, list or dict with string keys
 
 
-class UserError(Exception):
-    """Something the user can mend: one sentence, exit code 2, no traceback."""
-
-
 @dataclass(frozen=True)
 class Choice:
     """One decision of a search space."""

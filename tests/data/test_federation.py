@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.types import Augment, UserError
+from fedtailor.errors import UserError
+from fedtailor.types import Augment
 
 
 def own(folder: Path, *, official: bool = False, clients: bool = False) -> str:

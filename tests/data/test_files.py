@@ -15,7 +15,7 @@ from fedtailor.data.cifar import Cifar, load_cifar, unpickle
 from fedtailor.data.files import Archive, check_md5, data_root, fetch, unpack
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 
 def md5(content: bytes) -> str:

@@ -11,7 +11,7 @@ from PIL import Image
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, load_source
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 
 def save(path: Path, mode: str = "L", size: tuple[int, int] = (6, 4), value: int = 90) -> None:

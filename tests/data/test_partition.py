@@ -13,7 +13,7 @@ from fedtailor.data.fit import fit_counts
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
 from fedtailor.data.source import Ints
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 seeds = st.integers(0, 2**32)
 

@@ -16,7 +16,7 @@ from fedtailor.data.idx import read_idx
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, check, load_source, source_names
 from fedtailor.data.sources import fashion_mnist
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 NAMES = ["cifar10", "cifar100", "cinic10", "digits", "fashion-mnist"]
 

@@ -12,7 +12,7 @@ from fedtailor.data.deal import count_classes
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Ints
 from fedtailor.data.split import split
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 
 def rows_of(*sizes: int) -> list[Ints]:

@@ -17,9 +17,8 @@ from annotated_types import Ge
 from torch import nn
 
 from fedtailor import learn
-from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.algorithms.fedavg import Global
-from fedtailor.supernet import Part, merge
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -54,7 +53,7 @@ class Ditto(Algorithm[Global, Personal]):
         self, server: Server, state: Global, cohort: list[ClientInfo]
     ) -> dict[int, Message]:
         """Send the global model to all."""
-        return dict.fromkeys([info.id for info in cohort], Message(state.weights))
+        return to_all(state.weights, cohort)
 
     def train(self, client: Client, own: Personal, msg: Message) -> tuple[Personal, Reply]:
         """Train the global model, then the personal one, pulled to what the server sent."""
@@ -78,10 +77,7 @@ class Ditto(Algorithm[Global, Personal]):
 
     def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
         """Average the global models."""
-        parts = (
-            Part(r.message.tensors, r.client.examples if self.weighted else 1.0) for r in results
-        )
-        return Global(merge(state.weights, parts))
+        return Global(mean_of(state.weights, results, self.weighted))
 
     def deploy(
         self, client: Client, own: Personal, msg: Message

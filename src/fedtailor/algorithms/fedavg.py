@@ -15,8 +15,7 @@ from annotated_types import Ge
 from torch import nn
 
 from fedtailor import learn
-from fedtailor.algorithm import Algorithm, Sent
-from fedtailor.supernet import Part, merge
+from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -49,7 +48,7 @@ class FedAvg(Algorithm[Global, None]):
         self, server: Server, state: Global, cohort: list[ClientInfo]
     ) -> dict[int, Message]:
         """Send the global model to all."""
-        return dict.fromkeys([info.id for info in cohort], Message(state.weights))
+        return to_all(state.weights, cohort)
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
         """Train the global model on the client's data."""
@@ -60,8 +59,7 @@ class FedAvg(Algorithm[Global, None]):
 
     def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
         """Average what came back, each client by its number of examples."""
-        parts = (Part(r.message.tensors, r.client.examples) for r in results)
-        return Global(merge(state.weights, parts))
+        return Global(mean_of(state.weights, results, weighted=True))
 
     def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
         """Use the global model, then the same fine-tuned."""

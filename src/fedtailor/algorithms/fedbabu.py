@@ -15,9 +15,8 @@ from annotated_types import Ge
 from torch import nn
 
 from fedtailor import learn
-from fedtailor.algorithm import Algorithm, Sent
-from fedtailor.algorithms.fedrep import Body, is_body, is_head
-from fedtailor.supernet import Part, merge
+from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
+from fedtailor.algorithms.fedrep import Body
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 
 
@@ -34,7 +33,7 @@ class FedBABU(Algorithm[Body, None]):
 
     def server_init(self, server: Server) -> Body:
         """Start from the first weights."""
-        return Body(learn.pick(learn.initial_weights(server.setting), is_body))
+        return Body(learn.pick(learn.initial_weights(server.setting), learn.is_body))
 
     def client_init(self, client: Client) -> None:
         """Clients keep nothing: the head follows from the seed."""
@@ -44,27 +43,24 @@ class FedBABU(Algorithm[Body, None]):
         self, server: Server, state: Body, cohort: list[ClientInfo]
     ) -> dict[int, Message]:
         """Send the body to all."""
-        return dict.fromkeys([info.id for info in cohort], Message(state.weights))
+        return to_all(state.weights, cohort)
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
         """Train the body under the fixed head."""
         model = self._model(client, msg)
         lr = self.rate(client.round, client.setting.rounds)
-        loss = learn.train(client, model, self, lr=lr, only=is_body)
-        body = learn.pick(learn.weights_of(model), is_body)
+        loss = learn.train(client, model, self, lr=lr, only=learn.is_body)
+        body = learn.pick(learn.weights_of(model), learn.is_body)
         return None, Reply(Message(body), Log((Metric("train", "loss", loss),)))
 
     def aggregate(self, server: Server, state: Body, results: Iterable[Result]) -> Body:
         """Average the bodies."""
-        parts = (
-            Part(r.message.tensors, r.client.examples if self.weighted else 1.0) for r in results
-        )
-        return Body(merge(state.weights, parts))
+        return Body(mean_of(state.weights, results, self.weighted))
 
     def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
         """Use the body under the fixed head, then the whole fine-tuned."""
         return self.tune(client, self._model(client, msg))
 
     def _model(self, client: Client, msg: Message) -> nn.Module:
-        head = learn.pick(learn.initial_weights(client.setting), is_head)
+        head = learn.pick(learn.initial_weights(client.setting), learn.is_head)
         return learn.model_of(client.setting, msg.tensors | head, client.device)

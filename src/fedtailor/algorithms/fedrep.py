@@ -16,8 +16,7 @@ from annotated_types import Ge
 from torch import nn
 
 from fedtailor import learn
-from fedtailor.algorithm import Algorithm, Sent
-from fedtailor.supernet import Part, merge
+from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -35,16 +34,6 @@ class Head:
     weights: Tensors
 
 
-def is_head(name: str) -> bool:
-    """Tell the classifier's parameters by their name."""
-    return name.startswith("head.")
-
-
-def is_body(name: str) -> bool:
-    """Tell all other parameters."""
-    return not is_head(name)
-
-
 @dataclass(frozen=True)
 class FedRep(Algorithm[Body, Head]):
     """Clients train their head, then the shared body; the server averages bodies."""
@@ -58,36 +47,39 @@ class FedRep(Algorithm[Body, Head]):
 
     def server_init(self, server: Server) -> Body:
         """Start from the first weights."""
-        return Body(learn.pick(learn.initial_weights(server.setting), is_body))
+        return Body(learn.pick(learn.initial_weights(server.setting), learn.is_body))
 
     def client_init(self, client: Client) -> Head:
         """Start from the head that all start from."""
-        return Head(learn.pick(learn.initial_weights(client.setting), is_head))
+        return Head(learn.pick(learn.initial_weights(client.setting), learn.is_head))
 
     def configure(
         self, server: Server, state: Body, cohort: list[ClientInfo]
     ) -> dict[int, Message]:
         """Send the body to all."""
-        return dict.fromkeys([info.id for info in cohort], Message(state.weights))
+        return to_all(state.weights, cohort)
 
     def train(self, client: Client, own: Head, msg: Message) -> tuple[Head, Reply]:
         """Train the head on the body as received, then the body under that head."""
         model = learn.model_of(client.setting, msg.tensors | own.weights, client.device)
         lr = self.rate(client.round, client.setting.rounds)
         learn.train(
-            client, model, self, lr=lr, epochs=self.head_epochs, only=is_head, purpose="head"
+            client, model, self, lr=lr, epochs=self.head_epochs, only=learn.is_head, purpose="head"
         )
-        loss = learn.train(client, model, self, lr=lr, only=is_body, purpose="body")
+        loss = learn.train(client, model, self, lr=lr, only=learn.is_body, purpose="body")
         weights = learn.weights_of(model)
-        reply = Reply(Message(learn.pick(weights, is_body)), Log((Metric("train", "loss", loss),)))
-        return Head(learn.pick(weights, is_head)), reply
+        reply = Reply(
+            Message(learn.pick(weights, learn.is_body)), Log((Metric("train", "loss", loss),))
+        )
+        return Head(learn.pick(weights, learn.is_head)), reply
 
     def aggregate(self, server: Server, state: Body, results: Iterable[Result]) -> Body:
         """Average the bodies, each client by its number of examples."""
-        parts = (Part(r.message.tensors, r.client.examples) for r in results)
-        return Body(merge(state.weights, parts))
+        return Body(mean_of(state.weights, results, weighted=True))
 
     def deploy(self, client: Client, own: Head, msg: Message) -> Iterator[tuple[str, nn.Module]]:
         """Use the body under the client's head, then with the head adapted to it."""
         weights = msg.tensors | own.weights
-        return self.tune(client, learn.model_of(client.setting, weights, client.device), is_head)
+        return self.tune(
+            client, learn.model_of(client.setting, weights, client.device), learn.is_head
+        )

@@ -57,9 +57,7 @@ class Local(Algorithm[Alone, Own]):
         return Own(learn.weights_of(model)), Reply(log=Log((Metric("train", "loss", loss),)))
 
     def aggregate(self, server: Server, state: Alone, results: Iterable[Result]) -> Alone:
-        """Wait for the cohort; there is nothing to take in."""
-        for _ in results:
-            pass
+        """There is nothing to take in."""
         return state
 
     def deploy(self, client: Client, own: Own, msg: Message) -> Iterator[tuple[str, nn.Module]]:

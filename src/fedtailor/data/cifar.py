@@ -11,7 +11,7 @@ import numpy as np
 from fedtailor.data.files import Archive, check_md5, data_root, fetch
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Ints, Source
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 _ALLOWED = {"_reconstruct", "ndarray", "dtype"}  # what numpy arrays of that age are made of
 

@@ -10,8 +10,9 @@ from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
 from fedtailor.data.source import Ints, Source, load_source
 from fedtailor.data.split import split
+from fedtailor.errors import UserError
 from fedtailor.rng import numpy_rng_for
-from fedtailor.types import Augment, Examples, Task, UserError
+from fedtailor.types import Augment, Examples, Task
 
 SPLITS = ("train", "val", "test")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fedtailor.data.options import DataOptions
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from fedtailor.data.options import DataOptions
 from fedtailor.data.pictures import read_pictures
 from fedtailor.data.source import Source
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 
 def load_folder(folder: Path, options: DataOptions) -> Source:

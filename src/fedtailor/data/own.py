@@ -1,8 +1,6 @@
 """A user's own data: a folder of images, an .npz file, or a function in a Python file."""
 
-import importlib.util
 import re
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedtailor import registry
 from fedtailor.data.folder import load_folder
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Source
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 _KEYS = {"x", "y", "client"}
 
@@ -59,13 +58,7 @@ def load_function(file: Path, name: str) -> Source:
     """Call a function without arguments that returns (x, y), (x, y, client) or a Source."""
     if not file.is_file():
         raise UserError(f"data.path: there is no file {file}, so give the path of one.")
-    module_name = f"fedtailor_own_{file.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
+    function = getattr(registry.import_file(file), name, None)
     if not callable(function):
         raise UserError(f"data.path: {file} has no function {name}, so name one it has.")
     result: Any = function()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.data.source import Images
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

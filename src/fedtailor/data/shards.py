@@ -4,7 +4,7 @@ import numpy as np
 
 from fedtailor.data.deal import deal
 from fedtailor.data.source import Ints
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 
 def shards(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.data.options import DataOptions
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 Images: TypeAlias = npt.NDArray[Any]  # uint8 or float32
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -5,8 +5,8 @@ import numpy as np
 from fedtailor.data.deal import count_classes, deal, largest_remainder, rows_by_class
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Ints
+from fedtailor.errors import UserError
 from fedtailor.rng import numpy_rng_for
-from fedtailor.types import UserError
 
 Parts = tuple[Ints, Ints, Ints]
 

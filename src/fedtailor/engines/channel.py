@@ -70,6 +70,8 @@ def receive(channel: socket.socket) -> tuple[Json, Tensors]:
     try:
         start += _exactly(channel, 8 - len(start))
         body = json.loads(_exactly(channel, int.from_bytes(start, "little")))
+        if body["layout"] is not None and not descriptors:
+            raise OSError("no descriptor is left for shared memory: raise the limit (ulimit -n)")
         tensors = attach(descriptors[0], body["layout"]) if descriptors else {}
     finally:
         for descriptor in descriptors:

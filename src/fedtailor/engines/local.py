@@ -1,7 +1,9 @@
 """The local engine: clients of a simulation, in this process or in worker processes."""
 
 import contextlib
+import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -16,7 +18,8 @@ from fedtailor.engines import channel
 from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.engines.worker import failure_of
-from fedtailor.types import Json, Log, Message, Reply, Tensors, UserError
+from fedtailor.errors import UserError
+from fedtailor.types import Json, Log, Message, Reply, Tensors
 
 
 class InProcess:
@@ -35,14 +38,13 @@ class InProcess:
         if not self._waiting:
             return None
         ticket, message = self._waiting.popleft()
+        # A copy, as over a wire: whatever a client does to it, the server's own is safe.
+        tensors = {name: tensor.detach().clone() for name, tensor in message.tensors.items()}
+        received = Message(tensors, json.loads(json.dumps(message.info)))
         try:
-            done = perform(self._site, ticket, message)
+            return ticket, perform(self._site, ticket, received)
         except Exception as error:
             return ticket, failure_of(error)
-        # A copy, as over a wire: a client's network is handed on to the next client.
-        sent = {name: t.detach().clone() for name, t in done.reply.message.tensors.items()}
-        reply = Reply(Message(sent, done.reply.message.info), done.reply.log)
-        return ticket, Done(reply, done.macs, done.seconds, done.stateful)
 
     def close(self) -> None:
         """Forget what was queued."""
@@ -72,6 +74,8 @@ class Workers:
         self._waiting: deque[tuple[Ticket, Message]] = deque()
         self._published: dict[int, tuple[Message, tuple[int, Json]]] = {}
         self._selector = selectors.DefaultSelector()
+        self._false_starts = 0
+        _allow_many_files()
         self._workers = [self._start(number) for number in range(count)]
 
     def open(self, site: Site, names: dict[str, str]) -> None:
@@ -116,15 +120,19 @@ class Workers:
             self._shared = None
 
     def _dispatch(self) -> None:
-        for worker in list(self._workers):
+        for number in range(len(self._workers)):
             if not self._waiting:
                 return
-            if worker.ticket is None:
+            if self._workers[number].ticket is None:
                 ticket, message = self._waiting.popleft()
                 head = {"ticket": codec.pack(ticket)[1], "info": message.info}
+                shared = self._publish(message)
+                if self._workers[number].process.poll() is not None:  # it died without work
+                    self._replace(self._workers[number])
+                worker = self._workers[number]
                 worker.ticket = ticket
-                with contextlib.suppress(OSError):  # dead: its socket says so when looked at
-                    channel.send(worker.talk, head, self._publish(message))
+                with contextlib.suppress(ConnectionError):  # dead: its socket says so when read
+                    channel.send(worker.talk, head, shared)
 
     def _publish(self, message: Message) -> tuple[int, Json] | None:
         """Copy a message into shared memory once, however many clients get it."""
@@ -145,7 +153,7 @@ class Workers:
     def _receive(self, worker: _Worker) -> Done | Failure | None:
         try:
             head, tensors = channel.receive(worker.talk)
-        except (EOFError, OSError):
+        except (EOFError, ConnectionError):
             return self._replace(worker)
         if "ready" in head:
             worker.ready = True
@@ -157,8 +165,12 @@ class Workers:
         return Done(reply, head["macs"], head["seconds"], head["stateful"])
 
     def _replace(self, worker: _Worker) -> Failure:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its own reason, not our kill
+            worker.process.wait(timeout=10)
         self._end(worker)
-        if not worker.ready and worker.process.returncode > 0:  # the next one would fare no better
+        self._false_starts = 0 if worker.ready else self._false_starts + 1
+        code = worker.process.returncode
+        if not worker.ready and (code > 0 or self._false_starts > 3):  # the next fares no better
             raise UserError(
                 f"engine.workers: worker {worker.number} ended ({_reason(worker.process)}) "
                 "before it could start; see the lines above, or try engine.workers=0"
@@ -171,10 +183,18 @@ class Workers:
         end, lifeline = os.pipe()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedtailor.engines.worker", str(theirs.fileno()), str(end)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "fedtailor.engines.worker",
+                str(theirs.fileno()),
+                str(end),
+            ],
             pass_fds=(theirs.fileno(), end),
             env=environment,
             stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C is for the parent alone
         )
         theirs.close()
         os.close(end)
@@ -185,7 +205,7 @@ class Workers:
         return worker
 
     def _brief(self, worker: _Worker) -> None:
-        with contextlib.suppress(OSError):  # dead: its socket says so when looked at
+        with contextlib.suppress(ConnectionError):  # dead: its socket says so when read
             channel.send(worker.talk, (self._head or {}) | {"worker": worker.number}, self._shared)
 
     def _end(self, worker: _Worker) -> None:
@@ -195,6 +215,12 @@ class Workers:
             os.close(worker.lifeline)
         worker.process.kill()
         worker.process.wait()
+
+
+def _allow_many_files() -> None:
+    """Every reply that waits to be read holds a descriptor, and a cohort may be large."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _describe(site: Site, names: dict[str, str]) -> tuple[dict[str, Json], Tensors]:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,18 @@ def perform(site: Site, ticket: Ticket, message: Message) -> Done:
             reply = Reply(log=_evaluate(site, ticket, client, own, message))
     seconds = time.perf_counter() - began
     stateful = ticket.step == "train" and own is not None
-    return Done(reply, client.meter.macs, seconds, stateful)
+    return Done(_as_over_a_wire(reply), client.meter.macs, seconds, stateful)
+
+
+def _as_over_a_wire(reply: Reply) -> Reply:
+    """Give a reply the form every engine delivers: tensors of its own, info and log as JSON."""
+    tensors = {
+        name: t.detach().to("cpu", copy=True).contiguous()
+        for name, t in reply.message.tensors.items()
+    }
+    numbers = [replace(m, value=float(m.value)) for m in reply.log.metrics]
+    log = codec.unpack(Log, *codec.pack(replace(reply.log, metrics=tuple(numbers))))
+    return Reply(Message(tensors, json.loads(json.dumps(reply.message.info))), log)
 
 
 def _read_state(site: Site, ticket: Ticket, client: Client) -> Any:

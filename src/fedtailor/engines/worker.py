@@ -1,7 +1,6 @@
 """A worker process: does clients' steps one after another until its parent is gone."""
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -21,7 +20,6 @@ from fedtailor.types import ClientInfo, Json, Message, Setting, Task, Tensors
 
 def main(talk: int, lifeline: int) -> None:
     """Serve the parent at the other end of socket `talk`; end when pipe `lifeline` closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(1)
     parent = socket.socket(fileno=talk)

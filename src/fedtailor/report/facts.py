@@ -112,13 +112,10 @@ def clients_in_order(runs: Sequence[Run]) -> list[int]:
 
 def label_counts(run: Run) -> Labels | None:
     """Return how many images of each class each client has, if the folder says so."""
-    path = run.path / "partition.npz"
-    if not path.is_file():
+    dealt = _dealt(run)
+    if "counts" not in dealt or "classes" not in dealt:
         return None
-    with np.load(path) as file:
-        if "counts" not in file or "classes" not in file:
-            return None
-        return Labels(file["counts"], tuple(str(name) for name in file["classes"]))
+    return Labels(dealt["counts"], tuple(str(name) for name in dealt["classes"]))
 
 
 def same_clients(runs: Sequence[Run]) -> bool:
@@ -146,8 +143,4 @@ def _minus(values: dict[int, float], base: dict[int, float]) -> dict[int, float]
 
 
 def _dealt(run: Run) -> dict[str, Any]:
-    path = run.path / "partition.npz"
-    if not path.is_file():
-        return {}
-    with np.load(path) as file:
-        return {key: file[key] for key in file.files}
+    return run.partition() if (run.path / "partition.npz").is_file() else {}

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedtailor.errors import UserError
 from fedtailor.report.facts import same_clients, short, titles
 from fedtailor.report.tables import COLUMNS, Summary, client_table, percent, run_table
 from fedtailor.runfolder import Run
 from fedtailor.summary import summarise
-from fedtailor.types import UserError
 
 MAX_EVENTS = 100  # of a run
 

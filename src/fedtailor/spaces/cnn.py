@@ -11,7 +11,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.types import Arch, Choice, Task, UserError
+from fedtailor.errors import UserError
+from fedtailor.types import Arch, Choice, Task
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from fedtailor.data.files import Archive, data_root, fetch
 from fedtailor.data.options import DataOptions
 from fedtailor.data.pictures import read_pictures
 from fedtailor.data.source import Images, Ints, Source
-from fedtailor.types import UserError
+from fedtailor.errors import UserError
 
 ABOUT = "180,000 photos and 90,000 to test, 32x32 colour, 10 classes (Darlow et al., 2018)"
 

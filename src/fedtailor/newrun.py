@@ -1,0 +1,98 @@
+"""Making a run folder, and finding its data unchanged when it is taken up again."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtailor.config import Config, write_config
+from fedtailor.data.federation import Federation
+from fedtailor.errors import UserError
+from fedtailor.runfolder import SCHEMA, Run
+
+
+def default_path(config: Config) -> Path:
+    """Name a new run folder below runs/."""
+    name = Path(config.algorithm_name.rpartition(":")[0] or config.algorithm_name).stem
+    return Path("runs") / f"{time.strftime('%Y-%m-%d')}-{name}-{os.urandom(2).hex()}"
+
+
+def create_run(path: Path, config: Config, federation: Federation) -> Run:
+    """Make a new run folder; it counts from the moment its database is there."""
+    _refuse_used(path)
+    (path / "state").mkdir(parents=True, exist_ok=True)
+    write_config(config, path / "config.toml")
+    (path / "environment.json").write_text(json.dumps(_environment(config), indent=1) + "\n")
+    np.savez_compressed(path / "partition.npz", allow_pickle=False, **_dealt(federation))
+    new = path / f"run.db.{os.getpid()}.new"
+    new.unlink(missing_ok=True)
+    with closing(sqlite3.connect(new)) as db:
+        db.executescript(SCHEMA)
+    try:
+        os.link(new, path / "run.db")  # fails where a rename would replace another's
+    except FileExistsError:
+        _refuse_used(path)
+    finally:
+        new.unlink()
+    return Run(path)
+
+
+def check_partition(run: Run, federation: Federation) -> None:
+    """Raise if the clients' data is not what it was when the run began."""
+    before = run.partition()
+    for name, now in _dealt(federation).items():
+        if name not in before or not np.array_equal(before[name], now):
+            raise UserError(
+                f"{run.path}: the data or its partition is no longer what the run began with"
+            )
+
+
+def _dealt(federation: Federation) -> dict[str, np.ndarray]:
+    """Return which images are whose, and a hash by which to know the images again."""
+    content = hashlib.blake2b(digest_size=16)
+    for tensor in (federation.images, federation.labels):
+        content.update(tensor.numpy().data)
+    return {
+        "rows": federation.rows.numpy(),
+        "bounds": federation.bounds.numpy(),
+        "counts": federation.label_counts(),
+        "classes": np.array(federation.classes),
+        "content": np.array(content.hexdigest()),
+    }
+
+
+def _refuse_used(path: Path) -> None:
+    if (path / "run.db").exists():
+        raise UserError(
+            f"{path}: there is a run already; `fedtailor resume {path}` goes on with it, "
+            "and --out takes another folder"
+        )
+    ours = {"state", "config.toml", "environment.json", "partition.npz"}
+    with contextlib.suppress(FileNotFoundError):
+        there = {p.name for p in path.iterdir() if not p.name.startswith("run.db.")}
+        if there - ours:
+            raise UserError(f"{path}: is not an empty folder; --out takes another")
+
+
+def _environment(config: Config) -> dict[str, Any]:
+    packages = ("fedtailor", "torch", "numpy", "scipy", "pydantic", "safetensors")
+    return {
+        "argv": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "packages": {name: importlib.metadata.version(name) for name in packages},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": config.seed,
+    }
