@@ -14,6 +14,7 @@ from fedtailor.errors import UserError
 app = App(
     name="fedtailor",
     version=fedtailor.__version__,
+    suppress_keyboard_interrupt=False,  # main says a sentence
     help="""Personalized federated neural architecture search: every client its own network.
 
 Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor plan my.toml` and
