@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fedtailor.cli import main
 from fedtailor.config import make_config, write_config
 from fedtailor.session import run as run_experiment
 from fedtailor.summary import digest
@@ -82,14 +83,25 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
     ],
 )
 def test_what_is_wrong_is_a_sentence_and_exit_code_2(
-    words: list[str], says: str, config: Path, tmp_path: Path
+    words: list[str], says: str, config: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ):
     before = set(tmp_path.rglob("*"))
-    done = fedtailor(*(config if w == "CONFIG" else w for w in words), cwd=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    arguments = [str(config) if word == "CONFIG" else word for word in words]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert says in errors
+    assert "Traceback" not in errors and len(errors.splitlines()) == 1
     assert set(tmp_path.rglob("*")) == before, "nothing is written"
+
+
+def test_exit_code_and_sentence_of_the_real_program(config: Path):
+    done = fedtailor("run", config, "algorithm.lrr=1")
+    assert done.returncode == 2
+    assert done.stderr == "fedtailor: algorithm.lrr: unknown; did you mean lr?\n"
+    assert done.stdout == ""
 
 
 def test_damaged_run_folders_are_a_sentence(config: Path, tmp_path: Path):

@@ -154,10 +154,10 @@ def report(
     print(f"wrote {page}")
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Run the command line; whatever the user can mend is one sentence and exit code 2."""
     try:
-        app(exit_on_error=False, print_error=False)
+        app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _fail(f"{' '.join(str(error).split())} (fedtailor --help)", 2)
     except UserError as error:
