@@ -139,15 +139,15 @@ def _each(
     loop.progress.doing, loop.progress.done, loop.progress.total = doing, 0, len(tickets)
     for ticket in tickets:
         loop.engine.submit(ticket, messages[ticket.client])
-    early: dict[int, Done | Failure] = {}
+    awaited, early = set(tickets), dict[Ticket, Done | Failure]()
     for ticket in tickets:
-        while ticket.client not in early:
+        while ticket not in early:
             arrived = loop.engine.collect()
-            if arrived is None or arrived[0] not in tickets:
+            if arrived is None or arrived[0] not in awaited:
                 raise RuntimeError(f"the engine lost client {ticket.client}")
-            early[arrived[0].client] = arrived[1]
+            early[arrived[0]] = arrived[1]
             loop.progress.done += 1
-        outcome = early.pop(ticket.client)
+        outcome = early.pop(ticket)
         if isinstance(outcome, Done):
             yield ticket, outcome
         else:
