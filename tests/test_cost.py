@@ -33,6 +33,19 @@ def test_macs_counted_by_hand():
     assert cost.training_macs(space, (), DIGITS, body) == convolutions + linear + 16 * 10
 
 
+def test_grouped_convolutions_cost_as_much_backward_as_forward_for_each_gradient():
+    class Space:
+        choices = ()
+
+        def build(self, arch: tuple[int, ...], task: Task) -> nn.Module:
+            layers = nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Flatten()
+            return nn.Sequential(*layers)
+
+    first, second = 8 * 8 * 8, 8 * 8 * 8 * 9
+    assert cost.forward_macs(Space(), (), DIGITS) == first + second
+    assert cost.training_macs(Space(), (), DIGITS) == 2 * first + 3 * second
+
+
 def test_wire_bytes_are_those_of_the_weights():
     space = ResNet18(width=4)
     model = space.build((), DIGITS)

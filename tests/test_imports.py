@@ -10,7 +10,7 @@ import fedtailor
 ROOT = Path(fedtailor.__file__).parent
 LAYERS = [
     {"types", "codec", "rng", "registry", "errors"},
-    {"spaces", "data", "supernet", "cost", "search", "learn"},
+    {"spaces", "data", "supernet", "cost", "search", "learn", "depthwise"},
     {"algorithm", "algorithms"},
     {"loop", "engines", "config", "runfolder", "newrun", "summary"},
     {"cli", "report", "session", "terminal", "planning", "listing", "demonstration"},
