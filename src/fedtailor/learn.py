@@ -89,27 +89,31 @@ def _first_weights(setting: Setting, arch: Arch) -> Tensors:
     model = _build(setting.space, arch, setting.task)
     for prefix, module in model.named_modules():
         for name, parameter in module.named_parameters(prefix, recurse=False):
-            _initialise(module, parameter, rng_for(setting.seed, "init", name))
+            _initialise(module, name, parameter, rng_for(setting.seed, "init", name))
     return weights_of(model)
 
 
-def _initialise(module: nn.Module, parameter: nn.Parameter, rng: torch.Generator) -> None:
-    """Draw matrices and kernels from torch's own range, without its biases; one for scales."""
+def _initialise(
+    module: nn.Module, name: str, parameter: nn.Parameter, rng: torch.Generator
+) -> None:
+    """Draw matrices and kernels from torch's own range; biases are 0, scales 1.
+
+    A norm may say otherwise of its scale: `first_scale`, 0 where a residual branch begins closed.
+    """
     with torch.no_grad():
-        if parameter.dim() >= 2:
+        if parameter.dim() >= 2 and not name.endswith("bias"):
             bound = parameter[0].numel() ** -0.5
             parameter.uniform_(-bound, bound, generator=rng)
         else:
             is_scale = parameter is getattr(module, "weight", None)
-            parameter.fill_(1.0 if is_scale else 0.0)
+            parameter.fill_(getattr(module, "first_scale", 1.0) if is_scale else 0.0)
 
 
 def weights_of(model: nn.Module) -> Tensors:
     """Copy a model's parameters and statistics; counters of batches mean nothing to others."""
-    named = [*model.named_parameters(), *model.named_buffers()]
     return {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, tensor in named
+        for name, tensor in model.state_dict(keep_vars=True).items()
         if tensor.is_floating_point()
     }
 
@@ -131,13 +135,13 @@ def is_body(name: str) -> bool:
 
 def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model: all of them, no others."""
+    left = set(weights)
     with torch.no_grad():
-        left = set(weights)
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        for name, tensor in model.state_dict(keep_vars=True).items():
             if tensor.is_floating_point():
                 tensor.copy_(weights[name])
                 left.discard(name)
-            else:
+            elif name.endswith("num_batches_tracked"):
                 tensor.zero_()
     if left:
         raise KeyError(f"the model has no weight {sorted(left)[0]!r}")
