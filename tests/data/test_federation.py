@@ -141,7 +141,6 @@ def test_options_are_validated_by_pydantic() -> None:
         partition="shards", augment=("flip",), fractions=(0.5, 0.25, 0.25)
     )
     for wrong in (
-        {"client": 3},
         {"clients": 0},
         {"alpha": 0.0},
         {"alpha": float("nan")},
