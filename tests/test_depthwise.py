@@ -29,32 +29,37 @@ def test_shifted_sums_are_the_stock_gradient(size: int):
         assert torch.allclose(stock, ours, rtol=1e-12, atol=1e-12), (kernel, stride, dilation)
 
 
-@pytest.mark.parametrize(("channels", "size"), [(128, 4), (130, 1), (8, 16)])
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "shifted"),
+    [(128, 4, 5, True), (130, 1, 3, True), (8, 16, 5, False), (128, 4, 3, False)],
+)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_forward_and_both_gradients_are_the_stock_ones(
-    channels: int, size: int, layout: torch.memory_format
+    channels: int, size: int, kernel: int, shifted: bool, layout: torch.memory_format
 ):
     """On both sides of the rule that picks the formula."""
-    weight = drawn(channels, 1, 3, 3, seed=1)
+    weight, around = drawn(channels, 1, kernel, kernel, seed=1), kernel // 2
     found = []
     for stock in (True, False):
         x = drawn(2, channels, size, size).contiguous(memory_format=layout).requires_grad_()
         w = weight.clone().requires_grad_()
-        out = F.conv2d(x, w, None, 2, 1, 1, groups=channels) if stock else depthwise(x, w, 2, 1, 1)
+        if stock:
+            out = F.conv2d(x, w, None, 2, around, 1, groups=channels)
+        else:
+            out = depthwise(x, w, 2, around, 1)
         out.square().sum().backward()
         found.append((out, x.grad, w.grad))
     for a, b in zip(*found, strict=True):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
-    out = torch.Size((2, channels, size, size))
-    assert prefers_shifts(out, out, 3) == (channels >= 128), "the cases cover both formulas"
+    assert prefers_shifts(torch.Size((2, channels, size, size)), kernel) == shifted
 
 
 def test_gradients_by_finite_differences():
-    conv = DepthwiseConv2d(128, 3, stride=2).double()
+    conv = DepthwiseConv2d(128, 5, stride=2).double()
     images = drawn(1, 128, 3, 3).requires_grad_()
     weight = conv.weight.detach().clone().requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda x, w: depthwise(x, w, 2, 1, 1), (images, weight), fast_mode=True
+        lambda x, w: depthwise(x, w, 2, 2, 1), (images, weight), fast_mode=True
     )
 
 
