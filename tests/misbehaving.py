@@ -2,12 +2,14 @@
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from fedtailor.algorithm import Sent
 from fedtailor.algorithms.fedavg import FedAvg, Global
@@ -63,6 +65,25 @@ class Dies(FedAvg):
         if client.info.id == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Exits(FedAvg):
+    """Client 1 calls it a day."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        if client.info.id == 1:
+            sys.exit(0)
+        return super().train(client, own, msg)
+
+
+@dataclass(frozen=True)
+class Misnames(FedAvg):
+    """Does not call its first model untuned."""
+
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+        for _, model in super().deploy(client, own, msg):
+            yield "mine", model
 
 
 @dataclass(frozen=True)

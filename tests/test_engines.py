@@ -231,6 +231,16 @@ def test_a_failing_client_stops_the_run_or_is_skipped(
     assert len(found["test_accuracy"]["per_client"]) == 5, "it can still be tested"
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_client_that_exits_is_a_failure_like_any_other(
+    workers: int, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    name = misbehaving("Exits")
+    table = tiny(algorithm__name=name, cohort=None, rounds=1, engine__workers=workers)
+    with pytest.raises(ClientFailedError, match="client 1 failed to train in round 1"):
+        run(table, tmp_path / "run")
+
+
 def test_a_round_in_which_all_fail_changes_nothing(
     tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
@@ -242,7 +252,9 @@ def test_a_round_in_which_all_fail_changes_nothing(
     assert codec.digest(Global(first)) == codec.digest(codec.read(Global, found.server_path(2)))
 
 
-@pytest.mark.parametrize(("name", "says"), [("Leaks", "labels"), ("Writes", "copy it first")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("Leaks", "labels"), ("Writes", "copy it first"), ("Misnames", "must be")]
+)
 def test_an_algorithm_that_breaks_the_contract_is_told_so(
     name: str, says: str, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):

@@ -115,6 +115,14 @@ def test_loss_that_is_not_finite_is_an_error(client: Client):
         trained(client, replace(PLAIN, lr=1e30))
 
 
+def test_a_diverged_model_is_not_scored(client: Client):
+    """Its outputs are no numbers, and argmax would call them class 0."""
+    huge = {name: w * 1e30 for name, w in learn.initial_weights(client.setting).items()}
+    model = learn.model_of(client.setting, huge, "cpu")
+    with pytest.raises(FloatingPointError, match="diverged"):
+        learn.evaluate(model, client.test, 10, "cpu")
+
+
 def test_adamw_trains(client: Client):
     model = learn.model_of(client.setting, learn.initial_weights(client.setting), "cpu")
     recipe = learn.Recipe(epochs=60, optimizer="adamw", lr=0.01)

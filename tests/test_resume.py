@@ -14,7 +14,7 @@ import pytest
 
 from fedtailor.config import make_config, write_config
 from fedtailor.errors import UserError
-from fedtailor.runfolder import Run
+from fedtailor.runfolder import Run, lock_folder
 from fedtailor.session import resume, run
 from fedtailor.summary import digest
 
@@ -111,6 +111,15 @@ def test_two_processes_cannot_work_on_one_run(tiny: Tiny, tmp_path: Path):
     found = run(tiny(), tmp_path / "run")
     with found.lock(), pytest.raises(UserError, match="another process"):
         Run(tmp_path / "run").lock()
+
+
+def test_a_run_being_made_by_another_process_is_left_alone(tiny: Tiny, tmp_path: Path):
+    path = tmp_path / "run"
+    path.mkdir()
+    with lock_folder(path), pytest.raises(UserError, match="another process"):
+        run(tiny(), path)
+    assert not (path / "config.toml").exists()
+    assert run(tiny(), path).finished(), "what it left behind is no hindrance"
 
 
 def test_a_lost_or_damaged_state_is_one_sentence(tiny: Tiny, tmp_path: Path, monkeypatch: Any):

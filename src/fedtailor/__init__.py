@@ -1,4 +1,4 @@
-"""Personalized federated neural architecture search: every client its own network.
+"""Personalized federated learning: every client its own network.
 
 from fedtailor import run, Run
 """

@@ -77,8 +77,9 @@ class Algorithm(learn.Recipe, Generic[S, C]):
         return self.configure(server, state, [info])[info.id]
 
     def deploy(self, client: Client, own: C, msg: Message) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the models this client would use, from the cheapest to the final one.
+        """Yield the models this client would use, named, from the cheapest to the final one.
 
+        The first is called "untuned": it is what `eval_every` tests and validation selects by.
         Each is used before the next is asked for, so one network may serve for all.
         """
         raise NotImplementedError

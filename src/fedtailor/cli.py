@@ -15,7 +15,7 @@ app = App(
     name="fedtailor",
     version=fedtailor.__version__,
     suppress_keyboard_interrupt=False,  # main says a sentence
-    help="""Personalized federated neural architecture search: every client its own network.
+    help="""Personalized federated learning: every client its own network.
 
 Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor plan my.toml` and
 `fedtailor run my.toml`. A run can be stopped at any moment and resumed to the same result.""",

@@ -243,7 +243,10 @@ def evaluate(model: nn.Module, examples: Examples, classes: int, device: str) ->
             loss += F.cross_entropy(logits, labels, reduction="sum")
             pairs = (labels * classes + logits.argmax(1)).cpu()
             confusion += torch.bincount(pairs, minlength=classes**2).view(classes, classes)
-    return scores(confusion.numpy()) | {"loss": loss.item() / len(examples)}
+    mean = loss.item() / len(examples)
+    if not math.isfinite(mean):  # argmax of no number would pass for class 0
+        raise FloatingPointError("the model's outputs are not finite: training has diverged")
+    return scores(confusion.numpy()) | {"loss": mean}
 
 
 def scores(confusion: np.ndarray) -> dict[str, float]:

@@ -18,7 +18,7 @@ import numpy as np
 from fedtailor.config import Config, write_config
 from fedtailor.data.federation import Federation
 from fedtailor.errors import UserError
-from fedtailor.runfolder import SCHEMA, Run
+from fedtailor.runfolder import SCHEMA, Run, lock_folder
 
 
 def default_path(config: Config) -> Path:
@@ -31,19 +31,16 @@ def create_run(path: Path, config: Config, federation: Federation) -> Run:
     """Make a new run folder; it counts from the moment its database is there."""
     _refuse_used(path)
     (path / "state").mkdir(parents=True, exist_ok=True)
-    write_config(config, path / "config.toml")
-    (path / "environment.json").write_text(json.dumps(_environment(config), indent=1) + "\n")
-    np.savez_compressed(path / "partition.npz", allow_pickle=False, **_dealt(federation))
-    new = path / f"run.db.{os.getpid()}.new"
-    new.unlink(missing_ok=True)
-    with closing(sqlite3.connect(new)) as db:
-        db.executescript(SCHEMA)
-    try:
-        os.link(new, path / "run.db")  # fails where a rename would replace another's
-    except FileExistsError:
-        _refuse_used(path)
-    finally:
-        new.unlink()
+    with lock_folder(path):
+        _refuse_used(path)  # once more: another process may have been faster
+        write_config(config, path / "config.toml")
+        (path / "environment.json").write_text(json.dumps(_environment(config), indent=1) + "\n")
+        np.savez_compressed(path / "partition.npz", allow_pickle=False, **_dealt(federation))
+        new = path / "run.db.new"
+        new.unlink(missing_ok=True)
+        with closing(sqlite3.connect(new)) as db:
+            db.executescript(SCHEMA)
+        new.rename(path / "run.db")
     return Run(path)
 
 
@@ -77,7 +74,7 @@ def _refuse_used(path: Path) -> None:
             f"{path}: there is a run already; `fedtailor resume {path}` goes on with it, "
             "and --out takes another folder"
         )
-    ours = {"state", "config.toml", "environment.json", "partition.npz"}
+    ours = {"state", "lock", "config.toml", "environment.json", "partition.npz"}
     with contextlib.suppress(FileNotFoundError):
         there = {p.name for p in path.iterdir() if not p.name.startswith("run.db.")}
         if there - ours:

@@ -122,13 +122,7 @@ class Run:
 
     def lock(self) -> IO[str]:
         """Keep other processes from working on this run for as long as the file is open."""
-        file = (self.path / "lock").open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise UserError(f"{self.path}: another process is working on this run") from None
-        return file
+        return lock_folder(self.path)
 
     def last_round(self) -> int:
         """Return the last committed round: 0 after the server's first state, -1 before."""
@@ -217,10 +211,11 @@ class Run:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def _forget(self, page: Page, best_is_new: bool) -> list[Path]:
         """Drop states that neither the last nor the best round needs; return their files.
@@ -248,6 +243,17 @@ class Run:
             old = [row for client, _ in page.versions for row in self.query(each, best, client)]
         files = [name for (name,) in names] + [state_file(*version) for version in old]
         return [self.states / file for file in files]
+
+
+def lock_folder(path: Path) -> IO[str]:
+    """Keep other processes from working in a folder for as long as the file is open."""
+    file = (path / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(f"{path}: another process is working on this run") from None
+    return file
 
 
 def _sync(path: Path) -> None:

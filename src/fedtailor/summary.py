@@ -72,7 +72,6 @@ def spread(
         split,
         f"{label}/{score}",
     )
-    rows = [row for row in rows if row[1] is not None]  # a loss that was not a number
     if not rows:
         return None
     values = np.array([value for _, value in rows])

@@ -244,10 +244,12 @@ def test_function(tmp_path: Path) -> None:
         "    return np.zeros((6, side, side)), np.arange(6) % 2\n"
         "def triple():\n    return *pair(), [1, 1, 0, 0, 0, 0]\n"
         "def wrong():\n    return 3\n"
+        "def broken():\n    return 1 / 0\n"
     )
     assert load(f"{file}:pair").images.shape == (6, 1, 8, 8)
     assert load(f"{file}:triple").client_names == ("0", "1")
     fails(f"{file}:wrong", r"^data\.path: wrong returned int")
+    fails(f"{file}:broken", r"^data\.path: broken in .* raised ZeroDivisionError")
     fails(f"{file}:absent", r"^data\.path: .*has no function absent")
     fails(f"{tmp_path}/none.py:pair", r"^data\.path: there is no file")
 

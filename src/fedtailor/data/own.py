@@ -61,7 +61,11 @@ def load_function(file: Path, name: str) -> Source:
     function = getattr(registry.import_file(file), name, None)
     if not callable(function):
         raise UserError(f"data.path: {file} has no function {name}, so name one it has.")
-    result: Any = function()
+    try:
+        result: Any = function()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"data.path: {name} in {file} raised {said}, so mend it.") from error
     if isinstance(result, Source):
         return result
     if not isinstance(result, tuple) or len(result) not in (2, 3):

@@ -43,7 +43,7 @@ class InProcess:
         received = Message(tensors, json.loads(json.dumps(message.info)))
         try:
             return ticket, perform(self._site, ticket, received)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a worker would end, this process must not
             return ticket, failure_of(error)
 
     def close(self) -> None:
@@ -76,7 +76,13 @@ class Workers:
         self._selector = selectors.DefaultSelector()
         self._false_starts = 0
         _allow_many_files()
-        self._workers = [self._start(number) for number in range(count)]
+        self._workers: list[_Worker] = []
+        try:
+            for number in range(count):
+                self._workers.append(self._start(number))
+        except BaseException:
+            self.close()
+            raise
 
     def open(self, site: Site, names: dict[str, str]) -> None:
         """Tell the workers what they work on; `names` are those of algorithm and space."""

@@ -88,6 +88,8 @@ def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Mes
     classes = site.setting.task.classes
     model = None
     for label, model in site.algorithm.deploy(client, own, message):
+        if not metrics and label != "untuned":
+            raise ValueError(f'the first model that deploy yields must be "untuned", not {label!r}')
         for split, examples in (("val", client.val), ("test", client.test)):
             found = learn.evaluate(model, examples, classes, site.device)
             metrics += [Metric(split, f"{label}/{name}", value) for name, value in found.items()]

@@ -53,7 +53,7 @@ def _serve(parent: socket.socket, site: Site) -> None:
         os.close(shared[0])
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Put an exception into one sentence, its traceback beside it."""
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
     return Failure(reason, "".join(traceback.format_exception(error)))
