@@ -117,6 +117,13 @@ def test_dates_are_refused(tiny: Tiny):
         ("class Mine:\n    def train(self): ...\n    def aggregate(self): ...", "frozen dataclass"),
         ("class Mine(", "SyntaxError while importing it"),
         ("Mine = 3", "has no class Mine"),
+        (
+            "from dataclasses import dataclass\n"
+            "from fedtailor.algorithm import Algorithm\n"
+            "@dataclass(frozen=True)\n"
+            "class Mine(Algorithm[None, None]): ...",
+            "is no algorithm: it has no aggregate",
+        ),
     ],
 )
 def test_an_own_class_that_is_none_is_one_sentence(

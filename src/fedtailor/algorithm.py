@@ -6,6 +6,7 @@ engine, a file or a logger.
 
 import fnmatch
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -40,7 +41,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Algorithm(learn.Recipe, Generic[S, C]):
+class Algorithm(learn.Recipe, ABC, Generic[S, C]):
     """Fields are hyper-parameters, config keys and help; nothing else is ever stored on self.
 
     S is the server's state, C a client's private one (None: it has none). Both are dataclasses of
@@ -52,37 +53,37 @@ class Algorithm(learn.Recipe, Generic[S, C]):
     finetune_epochs: Annotated[int, Ge(0)] = 0  # local epochs before a deployed model is tested
     finetune_lr: Annotated[float, Gt(0)] | None = None  # None: lr, before any schedule
 
+    @abstractmethod
     def server_init(self, server: Server) -> S:
         """Make the server's first state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def client_init(self, client: Client) -> C:
         """Make the private state of a client that has not trained yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def configure(self, server: Server, state: S, cohort: list[ClientInfo]) -> dict[int, Message]:
         """Say what each client of the cohort gets; a client left out does not train."""
-        raise NotImplementedError
 
+    @abstractmethod
     def train(self, client: Client, own: C, msg: Message) -> tuple[C, Reply]:
         """Do a client's part of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def aggregate(self, server: Server, state: S, results: Iterable[Result]) -> S:
         """Take the cohort's results in; they come in the order of client ids, as they arrive."""
-        raise NotImplementedError
 
     def serve(self, server: Server, state: S, info: ClientInfo) -> Message:
         """Give a client that wants its model what it needs: by default, a cohort of one."""
         return self.configure(server, state, [info])[info.id]
 
+    @abstractmethod
     def deploy(self, client: Client, own: C, msg: Message) -> Iterator[tuple[str, nn.Module]]:
         """Yield the models this client would use, named, from the cheapest to the final one.
 
         The first is called "untuned": it is what `eval_every` tests and validation selects by.
         Each is used before the next is asked for, so one network may serve for all.
         """
-        raise NotImplementedError
 
     def tune(
         self, client: Client, model: nn.Module, only: Callable[[str], bool] | None = None

@@ -93,6 +93,7 @@ def _restore(loop: Loop) -> tuple[Any, dict[int, int]]:
         loop.run.commit(Page(0), first)
         last = 0
     kind, _ = state_types(loop.algorithm)
+    loop.progress.bytes = loop.run.query("SELECT coalesce(sum(bytes), 0) FROM message")[0][0]
     # Also a first state is read back: what a resumed run would get is what every run gets.
     return codec.read(kind, loop.run.server_path(last)), loop.run.versions(last)
 

@@ -74,6 +74,7 @@ def _own_class(kind: str, name: str) -> type[Any]:
     if not inspect.isclass(found):
         raise UserError(f"{kind}.name: {path} has no class {member}")
     lacks = [mark for mark in MARKS[kind] if not hasattr(found, mark)]
+    lacks += sorted(getattr(found, "__abstractmethods__", ()))
     if lacks:
         raise UserError(f"{kind}.name: {member} is no {kind}: it has no {lacks[0]}")
     parameters = getattr(found, "__dataclass_params__", None)

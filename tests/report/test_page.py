@@ -1,127 +1,28 @@
-"""The report: its numbers are the run's, its pictures too, and it copes with whatever there is."""
+"""The page: its numbers are the run's, and it copes with whatever there is."""
 
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba
+from sample import CLIENTS, DATA, Reader, report, table
 
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
 from fedtailor.errors import UserError
 from fedtailor.loop import Progress
 from fedtailor.newrun import create_run
-from fedtailor.report import facts, figures
+from fedtailor.report import facts
 from fedtailor.report.html import write_report
-from fedtailor.report.looks import COLOURS, LOSER
-from fedtailor.report.svg import to_svg
 from fedtailor.report.tables import duration
 from fedtailor.runfolder import Run
 from fedtailor.session import resume, run
-from fedtailor.summary import curve, summarise
-
-CLIENTS = 6
-DATA = {"clients": CLIENTS, "per_client": 60}
-
-
-def table(algorithm: str, **more: Any) -> dict[str, Any]:
-    return {
-        "rounds": 4,
-        "cohort": 3,
-        "eval_every": 2,
-        "algorithm": {"name": algorithm, "lr": 0.1},
-        "data": DATA,
-        "engine": {"workers": 0},
-        "save_models": False,
-    } | more
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hold runs that no test may change."""
-    folder = tmp_path_factory.mktemp("runs")
-    for algorithm in ("fedavg", "local"):
-        run(table(algorithm), out=folder / algorithm).close()
-    return folder
-
-
-@pytest.fixture
-def fedavg(folder: Path) -> Run:
-    return Run(folder / "fedavg")
-
-
-@pytest.fixture
-def local(folder: Path) -> Run:
-    return Run(folder / "local")
-
-
-@pytest.fixture
-def changed(folder: Path, tmp_path: Path) -> Path:
-    """Return a copy of a run, to be changed."""
-    return Path(shutil.copytree(folder / "fedavg", tmp_path / "changed"))
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the pictures out, where the words alone are looked at."""
-    monkeypatch.setattr(figures, "PICTURES", ())
-
-
-def edit(path: Path, sql: str, *values: Any) -> None:
-    with closing(sqlite3.connect(path / "run.db")) as db, db:
-        db.execute(sql, values)
-
-
-def report(tmp_path: Path, *runs: Run) -> str:
-    return write_report(list(runs), tmp_path / "report.html", None).read_text(encoding="utf-8")
-
-
-class Reader(HTMLParser):
-    """Collects table rows, exact values, ids and text as a browser would see them."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.rows: list[list[tuple[str, float | None, str]]] = []
-        self.ids: list[str] = []
-        self.tags: set[str] = set()
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.add(tag)
-        if given.get("id"):
-            self.ids.append(given["id"] or "")
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append((given.get("data-label") or "", None, ""))
-        elif tag == "data":
-            self.rows[-1][-1] = (self.rows[-1][-1][0], float(given["value"] or "nan"), "")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self.rows and self.rows[-1]:
-            label, value, text = self.rows[-1][-1]
-            self.rows[-1][-1] = label, value, (text + data).strip()
-
-    def headline(self) -> list[dict[str, float | None]]:
-        rows = [{label: value for label, value, _ in row if label} for row in self.rows]
-        return [row for row in rows if row]
-
-    def clients(self) -> dict[int, list[float | None]]:
-        rows = [r for r in self.rows if r[0][2].isdigit() and not r[0][0]]
-        return {int(row[0][2]): [value for _, value, _ in row[2:]] for row in rows}
+from fedtailor.summary import summarise
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -319,99 +220,6 @@ def test_a_picture_of_an_earlier_report_goes(local: Run, tmp_path: Path):
     (tmp_path / "gain.svg").write_text("of an earlier report")
     write_report([local], tmp_path / "report.html", tmp_path)
     assert {path.stem for path in tmp_path.glob("*.svg")} == {"rounds", "clients", "labels"}
-
-
-def test_curves_over_rounds(fedavg: Run, local: Run):
-    figure = figures.accuracy_over_rounds([fedavg, local])
-    assert figure
-    rounds, sent, time = figure.axes
-    points = curve(fedavg)
-    mean, worst = rounds.lines[:2]
-    assert np.array_equal(mean.get_xdata(), [2, 4])
-    assert np.allclose(mean.get_ydata(), [100 * p["mean"] for p in points])
-    assert np.allclose(worst.get_ydata(), [100 * p["worst10"] for p in points])
-    summary = summarise(fedavg)
-    assert np.asarray(sent.lines[0].get_xdata())[-1] == sum(summary["bytes"].values()) / 1e6
-    last = np.asarray(time.lines[0].get_xdata())[-1]
-    assert last == pytest.approx(summary["modelled_s"], abs=1e-3)
-    assert np.array_equal(sent.lines[2].get_xdata(), [0])  # nothing is sent: a dot
-    assert mean.get_color() == COLOURS[0] and rounds.lines[2].get_color() == COLOURS[1]
-
-
-def test_steps_over_clients(fedavg: Run, local: Run):
-    figure = figures.accuracy_over_clients([fedavg, local])
-    assert figure
-    ours, alone = figure.axes[0].lines
-    accuracy = sorted(facts.accuracies(fedavg).values())
-    assert sorted(np.asarray(ours.get_xdata())[1:] / 100) == pytest.approx(accuracy)
-    assert (ours.get_linestyle(), alone.get_linestyle()) == ("-", "--")
-
-
-def test_gains_are_sorted_and_losers_stand_out(changed: Path):
-    loser = facts.clients_in_order([Run(changed)])[0]
-    edit(changed, "UPDATE metric SET value = 0.5 WHERE name = 'untuned/accuracy' AND round = 4")
-    sql = "UPDATE metric SET value = ? WHERE name = 'tuned/accuracy' AND round = 4 AND client = ?"
-    for client in range(CLIENTS):
-        edit(changed, sql, 0.25 if client == loser else 0.6 + 0.05 * client, client)
-    figure = figures.gain_per_client([Run(changed)])
-    assert figure
-    axes: Any = figure.axes[0]
-    heights = np.array([bar.get_height() for bar in axes.patches]).reshape(2, CLIENTS)
-    winners = [10 + 5 * c for c in reversed(range(CLIENTS)) if c != loser]
-    assert heights[0] == pytest.approx([*winners, 0])
-    assert heights[1] == pytest.approx([0] * (CLIENTS - 1) + [-25])
-    assert axes.patches[-1].get_facecolor() == to_rgba(LOSER)
-    assert [tick.get_text() for tick in axes.get_xticklabels()][-1] == str(loser)
-    assert axes.get_title(
-        "left"
-    ) == f"changed: {CLIENTS - 1} of {CLIENTS} clients gain, 1 lose" or (
-        axes.get_title("left") == f"fedavg: {CLIENTS - 1} of {CLIENTS} clients gain, 1 lose"
-    )
-
-
-def test_gains_over_training_alone(fedavg: Run, local: Run):
-    (gain,) = facts.gains([fedavg, local])
-    ours, alone = facts.accuracies(fedavg), facts.accuracies(local)
-    assert (gain.run, gain.over) == (0, "training alone")
-    assert gain.per_client == {c: ours[c] - alone[c] for c in range(CLIENTS)}
-
-
-def test_label_bubbles(fedavg: Run):
-    counts = load_federation(fedavg.config.data).label_counts()
-    figure = figures.label_distribution([fedavg])
-    assert figure
-    sizes: Any = figure.axes[0]
-    marks: Any = figure.axes[1].collections[0]
-    order = facts.clients_in_order([fedavg])
-    assert [bar.get_height() for bar in sizes.patches] == counts[order].sum(axis=1).tolist()
-    assert len(marks.get_offsets()) == np.count_nonzero(counts)
-    largest = np.asarray(marks.get_offsets())[np.argmax(marks.get_sizes())]
-    assert counts[order][tuple(largest.astype(int))] == counts.max()
-
-
-def test_many_clients_are_a_heat_map(tmp_path: Path):
-    config = make_config(table("fedavg", data={"clients": 70, "partition": "iid"}))
-    many = create_run(tmp_path / "many", config, load_federation(config.data))
-    figure = figures.label_distribution([many])
-    assert figure
-    sizes, heat = figure.axes
-    assert "70 clients, 10 classes, 1,797 images; too many for bubbles" in sizes.get_title("left")
-    assert heat.images[0].get_size() == (10, 70)
-    assert heat.get_xlabel() == "the 70 clients, by number"
-
-
-def test_no_counts_no_label_picture(changed: Path, tmp_path: Path):
-    with np.load(changed / "partition.npz") as file:
-        np.savez_compressed(changed / "partition.npz", rows=file["rows"], bounds=file["bounds"])
-    assert figures.label_distribution([Run(changed)]) is None
-    assert "Every client" in report(tmp_path, Run(changed))
-
-
-def test_style_stays_inside(fedavg: Run):
-    before = dict(matplotlib.rcParams)
-    figure = figures.accuracy_over_clients([fedavg])
-    assert figure and "<svg" in to_svg(figure)
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_importing_the_page_does_not_import_matplotlib():

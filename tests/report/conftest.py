@@ -1,0 +1,42 @@
+"""Runs to report on."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sample import table
+
+from fedtailor.report import figures
+from fedtailor.runfolder import Run
+from fedtailor.session import run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hold runs that no test may change."""
+    folder = tmp_path_factory.mktemp("runs")
+    for algorithm in ("fedavg", "local"):
+        run(table(algorithm), out=folder / algorithm).close()
+    return folder
+
+
+@pytest.fixture
+def fedavg(folder: Path) -> Run:
+    return Run(folder / "fedavg")
+
+
+@pytest.fixture
+def local(folder: Path) -> Run:
+    return Run(folder / "local")
+
+
+@pytest.fixture
+def changed(folder: Path, tmp_path: Path) -> Path:
+    """Return a copy of a run, to be changed."""
+    return Path(shutil.copytree(folder / "fedavg", tmp_path / "changed"))
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures out, where the words alone are looked at."""
+    monkeypatch.setattr(figures, "PICTURES", ())
