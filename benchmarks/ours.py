@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks import reference
 from fedtailor import codec
 from fedtailor.algorithms.fedavg import Global
+from fedtailor.experiment import run
 from fedtailor.runfolder import Page, Run
-from fedtailor.session import run
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ import torch
 from fedtailor import learn
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
+from fedtailor.experiment import clients_of, setting_of
 from fedtailor.loop import draw_cohort
 from fedtailor.rng import rng_for
-from fedtailor.session import clients_of, setting_of
 
 CLIENTS, IMAGES = 20, 100
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedtailor import registry
-from fedtailor.session import run
+from fedtailor.experiment import run
 from fedtailor.summary import summarise
 
 ROOT = Path(os.environ.get("FEDTAILOR_DATA", "nowhere"))

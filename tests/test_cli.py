@@ -16,7 +16,7 @@ import pytest
 
 from fedtailor.cli import main
 from fedtailor.config import make_config, write_config
-from fedtailor.session import run as run_experiment
+from fedtailor.experiment import run as run_experiment
 from fedtailor.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]

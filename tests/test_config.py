@@ -17,8 +17,8 @@ from fedtailor.config import (
     write_config,
 )
 from fedtailor.errors import UserError
+from fedtailor.experiment import as_config
 from fedtailor.listing import STARTERS
-from fedtailor.session import as_config
 from fedtailor.types import Budget
 
 Tiny = Callable[..., dict[str, Any]]

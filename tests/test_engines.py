@@ -21,8 +21,8 @@ from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
 from fedtailor.errors import UserError
+from fedtailor.experiment import clients_of, run, setting_of
 from fedtailor.loop import ClientFailedError
-from fedtailor.session import clients_of, run, setting_of
 from fedtailor.summary import digest, summarise
 from fedtailor.types import Message, Server
 
@@ -277,7 +277,7 @@ def test_workers_end_when_their_parent_is_killed(
 ):
     """Also in the middle of a long step."""
     table = tiny(algorithm__name=misbehaving("Slow"), engine__workers=2)
-    code = f"from fedtailor.session import run\nrun({table!r}, {str(tmp_path / 'run')!r})"
+    code = f"from fedtailor.experiment import run\nrun({table!r}, {str(tmp_path / 'run')!r})"
     parent = subprocess.Popen([sys.executable, "-c", code])
     children: list[int] = []
     deadline = time.monotonic() + 60

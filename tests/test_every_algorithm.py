@@ -13,7 +13,7 @@ from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
 from fedtailor.engines.base import NEVER, Done, Ticket
 from fedtailor.engines.site import Site, perform
-from fedtailor.session import clients_of, resume, run, setting_of
+from fedtailor.experiment import clients_of, resume, run, setting_of
 from fedtailor.summary import digest, summarise
 from fedtailor.types import Result, Server
 

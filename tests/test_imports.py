@@ -13,7 +13,7 @@ LAYERS = [
     {"spaces", "data", "supernet", "cost", "search", "learn", "depthwise"},
     {"algorithm", "algorithms"},
     {"loop", "engines", "config", "runfolder", "newrun", "summary"},
-    {"cli", "report", "session", "terminal", "planning", "listing", "demonstration"},
+    {"cli", "report", "experiment", "terminal", "planning", "listing", "demonstration"},
 ]
 
 

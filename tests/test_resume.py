@@ -14,8 +14,8 @@ import pytest
 
 from fedtailor.config import make_config, write_config
 from fedtailor.errors import UserError
+from fedtailor.experiment import resume, run
 from fedtailor.runfolder import Run, lock_folder
-from fedtailor.session import resume, run
 from fedtailor.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]

@@ -12,8 +12,8 @@ os.environ.setdefault("MKL_CBWR", "AVX2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
+    from fedtailor.experiment import resume, run
     from fedtailor.runfolder import Run
-    from fedtailor.session import resume, run
     from fedtailor.summary import summarise
 
 __version__ = "0.1.0"
@@ -23,9 +23,9 @@ __all__ = ["Run", "resume", "run", "summarise"]
 def __getattr__(name: str) -> Any:
     """Import on first use: `fedtailor --help` must not wait for torch."""
     if name in ("run", "resume"):
-        from fedtailor import session
+        from fedtailor import experiment
 
-        return getattr(session, name)
+        return getattr(experiment, name)
     if name == "Run":
         from fedtailor.runfolder import Run
 

@@ -103,11 +103,11 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
         as_json: print what `show --json` prints at the end.
     """
     config = _config(file, overrides)
-    from fedtailor import session
+    from fedtailor import experiment
     from fedtailor.newrun import default_path
 
     path = out or default_path(config)
-    _execute(lambda progress: session.run(config, path, progress), path, as_json)
+    _execute(lambda progress: experiment.run(config, path, progress), path, as_json)
 
 
 @app.command
@@ -118,9 +118,9 @@ def resume(path: Path, /, *, as_json: AsJson = False) -> None:
         path: the run folder.
         as_json: print what `show --json` prints at the end.
     """
-    from fedtailor import session
+    from fedtailor import experiment
 
-    _execute(lambda progress: session.resume(path, progress), path, as_json)
+    _execute(lambda progress: experiment.resume(path, progress), path, as_json)
 
 
 @app.command

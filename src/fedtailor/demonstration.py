@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from fedtailor import session, terminal
+from fedtailor import experiment, terminal
 from fedtailor.loop import Progress
 from fedtailor.report.html import write_report
 from fedtailor.runfolder import Run
@@ -25,7 +25,7 @@ def show(out: Path | None) -> list[Run]:
         progress = Progress(0)
         with terminal.follow(progress, name):
             config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
-            runs.append(session.run(config, folder / name, progress))
+            runs.append(experiment.run(config, folder / name, progress))
     page = write_report(runs, folder / "report.html", folder / "figures")
     print("\n".join(terminal.result_lines([summarise(run) for run in runs])))
     print(f"report:     {page}")

@@ -14,7 +14,7 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.errors import UserError
-from fedtailor.session import check_config, clients_of, device_of, setting_of
+from fedtailor.experiment import check_config, clients_of, device_of, setting_of
 from fedtailor.types import Server
 
 MIB = 1024**2

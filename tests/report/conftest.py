@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sample import table
 
+from fedtailor.experiment import run
 from fedtailor.report import figures
 from fedtailor.runfolder import Run
-from fedtailor.session import run
 
 
 @pytest.fixture(scope="module")

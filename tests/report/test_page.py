@@ -15,13 +15,13 @@ from sample import CLIENTS, DATA, Reader, report, table
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
 from fedtailor.errors import UserError
+from fedtailor.experiment import resume, run
 from fedtailor.loop import Progress
 from fedtailor.newrun import create_run
 from fedtailor.report import facts
 from fedtailor.report.html import write_report
 from fedtailor.report.tables import duration
 from fedtailor.runfolder import Run
-from fedtailor.session import resume, run
 from fedtailor.summary import summarise
 
 
