@@ -122,12 +122,9 @@ def test_a_run_being_made_by_another_process_is_left_alone(tiny: Tiny, tmp_path:
     assert run(tiny(), path).finished(), "what it left behind is no hindrance"
 
 
-def test_a_lost_or_damaged_state_is_one_sentence(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+def test_a_lost_or_damaged_state_is_one_sentence(tiny: Tiny, tmp_path: Path):
     path = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr("fedtailor.loop._test_selected", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(tiny(algorithm__name="ditto"), path)
+    _stop_before_the_end(tiny(algorithm__name="ditto"), path)
     server = next(path.glob("state/server-*-000004.safetensors"))
     whole = server.read_bytes()
     server.write_bytes(whole[:100])
@@ -141,14 +138,17 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_other_data_than_the_run_began_with_is_refused(
-    tiny: Tiny, tmp_path: Path, monkeypatch: Any
-):
-    path = tmp_path / "run"
-    with monkeypatch.context() as patch:
+def _stop_before_the_end(table: dict[str, Any], path: Path) -> None:
+    """Leave a run with all its rounds, but without the test of the selected one."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedtailor.loop._test_selected", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            run(tiny(), path)
+            run(table, path)
+
+
+def test_other_data_than_the_run_began_with_is_refused(tiny: Tiny, tmp_path: Path):
+    path = tmp_path / "run"
+    _stop_before_the_end(tiny(), path)
     config = path / "config.toml"
     config.write_text(config.read_text().replace("per_client = 60", "per_client = 50"))
     with pytest.raises(UserError, match="no longer what the run began with"):
@@ -156,14 +156,9 @@ def test_other_data_than_the_run_began_with_is_refused(
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "garbage"])
-def test_a_damaged_partition_is_one_sentence(
-    tiny: Tiny, tmp_path: Path, monkeypatch: Any, damage: str
-):
+def test_a_damaged_partition_is_one_sentence(tiny: Tiny, tmp_path: Path, damage: str):
     path = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr("fedtailor.loop._test_selected", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(tiny(), path)
+    _stop_before_the_end(tiny(), path)
     file = path / "partition.npz"
     whole = file.read_bytes()
     file.write_bytes({"empty": b"", "cut": whole[:200]}.get(damage, b"garbage"))
@@ -192,17 +187,14 @@ def test_rounds_in_which_some_could_not_be_tested_are_not_selected(
     assert found.best_round() in (2, 3)
 
 
-def test_changed_pixels_are_noticed(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
+def test_changed_pixels_are_noticed(tiny: Tiny, tmp_path: Path):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (100, 8, 8), dtype=np.uint8)
     y = rng.integers(0, 3, 100)
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     table = tiny(data__path=str(tmp_path / "mine.npz"), data__clients=2, data__per_client=None)
     del table["data"]["per_client"], table["cohort"]
-    with monkeypatch.context() as patch:
-        patch.setattr("fedtailor.loop._test_selected", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(table, tmp_path / "run")
+    _stop_before_the_end(table, tmp_path / "run")
     x[0, 0, 0] ^= 1
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     with pytest.raises(UserError, match="no longer what the run began with"):

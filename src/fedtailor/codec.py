@@ -44,22 +44,6 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor], tree: Json, copy: bool 
     return _decode(kind, tree, fresh, "")
 
 
-def to_bytes(value: Any) -> bytes:
-    """Pack into the bytes of one safetensors file."""
-    tensors, tree = pack(value)
-    return safetensors.torch.save(tensors, {TREE: dumps(tree)})
-
-
-def from_bytes(kind: type[T], data: bytes) -> T:
-    """Unpack what `to_bytes` gave."""
-    length = int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8 : 8 + length])
-        return unpack(kind, safetensors.torch.load(data), loads(header["__metadata__"][TREE]))
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise CodecError(f"not the bytes of a {kind.__name__}: {error}") from error
-
-
 def write(path: Path, value: Any) -> None:
     """Pack into a file."""
     tensors, tree = pack(value)

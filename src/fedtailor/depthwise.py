@@ -8,14 +8,12 @@ are the same to the bit wherever they are computed.
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-
-Pair: TypeAlias = tuple[int, int]
 
 
 class DepthwiseConv2d(nn.Conv2d):
