@@ -176,7 +176,12 @@ def test_ctrl_c_while_starting_is_a_sentence_too(config: Path, tmp_path: Path):
 def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
     master, slave = pty.openpty()
     words = ["rounds=30", "eval_every=2", "--out", str(tmp_path / "run")]
-    process = subprocess.Popen([*COMMAND, "run", str(config), *words], stderr=slave, stdout=slave)
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(config), *words],
+        stderr=slave,
+        stdout=slave,
+        env=os.environ | {"COLUMNS": "200"},  # in a narrow terminal the line is broken anywhere
+    )
     os.close(slave)
     shown = b""
     while process.poll() is None or select.select([master], [], [], 0)[0]:
