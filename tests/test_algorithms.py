@@ -10,12 +10,13 @@ from fedtailor.algorithms.ditto import Ditto, Personal
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.algorithms.fedbabu import FedBABU
 from fedtailor.algorithms.fedrep import Body, FedRep
+from fedtailor.initial import initial_weights
 from fedtailor.types import Client, ClientInfo, Message, Result, Server, Tensors
 
 
 def weights_and_server(client: Client) -> tuple[Tensors, Server]:
     infos = tuple(ClientInfo(i, examples) for i, examples in enumerate((10, 30, 60)))
-    return learn.initial_weights(client.setting), Server(client.setting, 1, infos)
+    return initial_weights(client.setting), Server(client.setting, 1, infos)
 
 
 def results(server: Server, weights: Tensors) -> list[Result]:

@@ -6,7 +6,7 @@ from fedtailor import cost, learn
 from fedtailor.errors import UserError
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
-from fedtailor.types import Budget, Task
+from fedtailor.types import Budget, SearchSpace, Task
 
 CIFAR = Task((3, 32, 32), 10)
 DIGITS = Task((1, 8, 8), 10)
@@ -34,9 +34,7 @@ def test_macs_counted_by_hand():
 
 
 def test_grouped_convolutions_cost_as_much_backward_as_forward_for_each_gradient():
-    class Space:
-        choices = ()
-
+    class Space(SearchSpace):
         def build(self, arch: tuple[int, ...], task: Task) -> nn.Module:
             layers = nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Flatten()
             return nn.Sequential(*layers)
@@ -56,9 +54,7 @@ def test_wire_bytes_are_those_of_the_weights():
 def test_training_memory_is_what_autograd_keeps():
     """Against the sizes of a two-layer network's saved tensors, added up by hand."""
 
-    class Space:
-        choices = ()
-
+    class Space(SearchSpace):
         def build(self, arch: tuple[int, ...], task: Task) -> nn.Module:
             return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Sigmoid(), nn.Linear(32, 10))
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor import cost, learn, registry
+from fedtailor.initial import initial_weights
 from fedtailor.spaces.levit import LeViT, _Attention
 from fedtailor.types import Setting, Task
 
@@ -21,7 +22,7 @@ def test_builds_forward_and_backward(name: str, task: Task):
     space = registry.find("space", name)()
     arch = tuple(0 for _ in space.choices)
     setting = Setting(task, space, 1, 0)
-    model = learn.model_of(setting, learn.initial_weights(setting, arch), "cpu", arch)
+    model = learn.model_of(setting, initial_weights(setting, arch), "cpu", arch)
     images = torch.randn(4, *task.shape, generator=torch.Generator().manual_seed(0))
     logits = model(images)
     assert logits.shape == (4, task.classes)
@@ -74,7 +75,7 @@ def test_levit_128s_at_the_papers_size():
 def test_levit_looks_distances_up_whoever_had_the_network_before():
     """Its table of distances is no weight: loading weights must leave it alone."""
     setting = Setting(Task((3, 16, 16), 4), LeViT(), 1, 0)
-    weights = learn.initial_weights(setting)
+    weights = initial_weights(setting)
     assert not any("distance" in name for name in weights)
     for _ in range(2):
         model = learn.model_of(setting, weights, "cpu")
@@ -85,7 +86,7 @@ def test_levit_looks_distances_up_whoever_had_the_network_before():
 
 def test_residual_branches_of_levit_begin_closed():
     setting = Setting(CIFAR, LeViT(), 1, 0)
-    weights = learn.initial_weights(setting)
+    weights = initial_weights(setting)
     assert weights["blocks.0.inner.project.norm.weight"].abs().max() == 0
     assert weights["blocks.0.inner.query.norm.weight"].min() == 1
     assert weights["blocks.0.inner.position_bias"].abs().max() == 0

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedtailor import learn
 from fedtailor.data.batches import batch, epoch
+from fedtailor.initial import initial_weights
 from fedtailor.spaces.resnet18 import ResNet18
 from fedtailor.types import Client, Setting, Tensors
 
@@ -18,7 +19,7 @@ PLAIN = learn.Recipe(epochs=2, batch=16, lr=0.1, momentum=0.0)
 
 
 def trained(client: Client, recipe: learn.Recipe, **how: Any) -> Tensors:
-    model = learn.model_of(client.setting, learn.initial_weights(client.setting), "cpu")
+    model = learn.model_of(client.setting, initial_weights(client.setting), "cpu")
     learn.train(client, model, recipe, lr=recipe.lr, **how)
     return learn.weights_of(model)
 
@@ -29,7 +30,7 @@ def close(a: Tensors, b: Tensors) -> bool:
 
 def by_hand(client: Client, recipe: learn.Recipe, strength: float = 0.0) -> Tensors:
     """Train with torch.autograd.grad and the update rule written out, nothing shared."""
-    start = learn.initial_weights(client.setting)
+    start = initial_weights(client.setting)
     model = client.setting.space.build((), client.setting.task)
     learn.load(model, start)
     rng, velocity = client.rng("train"), {n: torch.zeros_like(w) for n, w in start.items()}
@@ -66,7 +67,7 @@ def test_training_is_the_rule_written_out(client: Client, recipe: learn.Recipe):
 
 def test_the_pull_is_the_gradient_of_half_the_squared_distance(client: Client):
     recipe = replace(PLAIN, momentum=0.9)
-    anchor = learn.initial_weights(client.setting)
+    anchor = initial_weights(client.setting)
     pulled = trained(client, recipe, pull=(0.7, anchor))
     assert close(pulled, by_hand(client, recipe, strength=0.7))
     assert not close(pulled, trained(client, recipe))
@@ -76,7 +77,7 @@ def test_the_pull_never_touches_batch_norm_statistics(client: Client):
     """A pull so strong that weights stay; the statistics must move as without it."""
     resnet = Setting(client.setting.task, ResNet18(width=4), 10, 3)
     client = replace(client, setting=resnet)
-    start = learn.initial_weights(resnet)
+    start = initial_weights(resnet)
     weights = trained(client, replace(PLAIN, lr=1e-9), pull=(1.0, start))
     free = trained(client, replace(PLAIN, lr=1e-9))
     assert not torch.equal(weights["norm.running_mean"], start["norm.running_mean"])
@@ -87,7 +88,7 @@ def test_what_is_frozen_stands_still(client: Client):
     """Weight decay, momentum and statistics of the body must not move while the head trains."""
     resnet = Setting(client.setting.task, ResNet18(width=4), 10, 3)
     client = replace(client, setting=resnet)
-    start = learn.initial_weights(resnet)
+    start = initial_weights(resnet)
     model = learn.model_of(resnet, start, "cpu")
     recipe = replace(PLAIN, momentum=0.9, weight_decay=0.1)
     learn.train(client, model, recipe, lr=0.1)  # leaves gradients behind
@@ -117,14 +118,14 @@ def test_loss_that_is_not_finite_is_an_error(client: Client):
 
 def test_a_diverged_model_is_not_scored(client: Client):
     """Its outputs are no numbers, and argmax would call them class 0."""
-    huge = {name: w * 1e30 for name, w in learn.initial_weights(client.setting).items()}
+    huge = {name: w * 1e30 for name, w in initial_weights(client.setting).items()}
     model = learn.model_of(client.setting, huge, "cpu")
     with pytest.raises(FloatingPointError, match="diverged"):
         learn.evaluate(model, client.test, 10, "cpu")
 
 
 def test_adamw_trains(client: Client):
-    model = learn.model_of(client.setting, learn.initial_weights(client.setting), "cpu")
+    model = learn.model_of(client.setting, initial_weights(client.setting), "cpu")
     recipe = learn.Recipe(epochs=60, optimizer="adamw", lr=0.01)
     learn.train(client, model, recipe, lr=0.01)
     assert learn.evaluate(model, client.train, 10, "cpu")["accuracy"] > 0.8
@@ -145,19 +146,19 @@ def test_schedules(schedule: Any, rates: list[float]):
 
 def test_first_weights_hang_on_seed_and_name_only(client: Client):
     setting = client.setting
-    first, again = learn.initial_weights(setting), learn.initial_weights(setting)
+    first, again = initial_weights(setting), initial_weights(setting)
     assert all(torch.equal(first[n], again[n]) for n in first)
     first["head.bias"].fill_(9)
-    assert learn.initial_weights(setting)["head.bias"].abs().max() == 0
+    assert initial_weights(setting)["head.bias"].abs().max() == 0
     wider = Setting(replace(setting.task, classes=20), setting.space, 10, 3)
-    assert torch.equal(first["conv1.weight"], learn.initial_weights(wider)["conv1.weight"])
-    other = learn.initial_weights(replace(setting, seed=4))
+    assert torch.equal(first["conv1.weight"], initial_weights(wider)["conv1.weight"])
+    other = initial_weights(replace(setting, seed=4))
     assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
 
 
 def test_loading_takes_all_names_and_no_others(client: Client):
     model = client.setting.space.build((), client.setting.task)
-    weights = learn.initial_weights(client.setting)
+    weights = initial_weights(client.setting)
     with pytest.raises(KeyError):
         learn.load(model, {n: w for n, w in weights.items() if n != "head.bias"})
     with pytest.raises(KeyError, match="stranger"):
@@ -194,7 +195,7 @@ def test_evaluation_counts_every_image_once(client: Client, monkeypatch: pytest.
 
 def test_recalibration_is_the_mean_over_the_data_and_changes_only_statistics(client: Client):
     setting = Setting(client.setting.task, ResNet18(width=4), 10, 3)
-    model = learn.model_of(setting, learn.initial_weights(setting), "cpu")
+    model = learn.model_of(setting, initial_weights(setting), "cpu")
     with torch.no_grad():
         model.get_submodule("norm").running_mean.fill_(5)  # pyright: ignore
     before = learn.weights_of(model)

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtailor.supernet import Part, merge
+from fedtailor.merge import Part, merge
 from fedtailor.types import Tensors
 
 

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedtailor import learn
-from fedtailor.supernet import Part, merge
+from fedtailor.merge import merge, weighed
 from fedtailor.types import Client, ClientInfo, Json, Message, Reply, Result, Server, Tensors
 
 S = TypeVar("S")
@@ -104,8 +104,8 @@ def to_all(weights: Tensors, cohort: list[ClientInfo]) -> dict[int, Message]:
 
 def mean_of(weights: Tensors, results: Iterable[Result], weighted: bool) -> Tensors:
     """Average what came back: by the clients' numbers of examples, or plainly."""
-    parts = (Part(r.message.tensors, r.client.examples if weighted else 1.0) for r in results)
-    return merge(weights, parts)
+    rule = "count_samples" if weighted else "count"
+    return merge(weights, (weighed(rule, r.message.tensors, r.client.examples) for r in results))
 
 
 def state_types(algorithm: Algorithm[Any, Any]) -> tuple[Any, Any]:

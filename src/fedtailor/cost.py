@@ -1,85 +1,182 @@
 """What an architecture costs: parameters, multiply-adds, training memory, bytes and round time.
 
-Everything is counted on the meta device: nothing is computed or allocated. Cached by value.
+Everything is counted on the meta device: nothing is computed or allocated. Counts are kept per
+piece of a network, so that an architecture made of known pieces is a few additions.
 """
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedtailor.chain import Piece, pieces_of
+from fedtailor.supernet import piece_shapes, shapes
 from fedtailor.types import Arch, Budget, SearchSpace, Task
 
+State = tuple[tuple[int, ...], ...]  # the shapes of what flows from piece to piece
+FLOAT = 4  # bytes
 
-@functools.lru_cache(maxsize=4096)
+
 def parameters(space: SearchSpace, arch: Arch, task: Task) -> int:
     """Count the trainable parameters."""
-    return sum(p.numel() for p in _meta(space, arch, task).parameters())
+    return sum(math.prod(shape) for shape in shapes(space, arch, task).values())
 
 
 def parameter_names(space: SearchSpace, arch: Arch, task: Task) -> list[str]:
     """List the trainable parameters."""
-    return [name for name, _ in _meta(space, arch, task).named_parameters()]
+    return list(shapes(space, arch, task))
 
 
-@functools.lru_cache(maxsize=4096)
 def wire_bytes(space: SearchSpace, arch: Arch, task: Task) -> int:
     """Count the bytes of the weights as they travel: parameters and batch-norm statistics."""
-    state = _meta(space, arch, task).state_dict()
-    return sum(t.numel() * t.element_size() for t in state.values() if t.is_floating_point())
+    return sum(_state_bytes(piece) for piece in pieces_of(space, arch, task))
 
 
-@functools.lru_cache(maxsize=4096)
 def forward_macs(space: SearchSpace, arch: Arch, task: Task) -> int:
     """Count the multiply-adds of one image's forward pass."""
-    model = _meta(space, arch, task).eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(torch.empty(1, *task.shape, device="meta"))
-    return counter.get_total_flops() // 2
+    state: State = (task.shape,)
+    total = 0
+    for piece in pieces_of(space, arch, task):
+        macs, state = _forward(piece, state)
+        total += macs
+    return total
 
 
-@functools.lru_cache(maxsize=4096)
 def training_macs(
     space: SearchSpace, arch: Arch, task: Task, frozen: frozenset[str] = frozenset()
 ) -> float:
     """Count the multiply-adds of one image's forward and backward pass, some parameters frozen."""
-    model = _meta(space, arch, task)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    images = 2  # batch norm cannot train on one
-    rules = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
-    with FlopCounterMode(display=False, custom_mapping=rules) as counter:
-        _loss(model, images, task).backward()
-    return counter.get_total_flops() / 2 / images
+    state: State = (task.shape,)
+    total, inputs_need = 0.0, False
+    for piece in pieces_of(space, arch, task):
+        names = frozenset(piece_shapes(piece))
+        macs, after = _training(piece, state, inputs_need, names & frozen)
+        total, state = total + macs, after
+        inputs_need = inputs_need or bool(names - frozen)
+    return total
 
 
-@functools.lru_cache(maxsize=4096)
 def training_memory(space: SearchSpace, arch: Arch, task: Task, batch: int) -> int:
-    """Estimate the peak bytes of a training step: weights, gradients, momentum, activations."""
-    model = _meta(space, arch, task)
-    saved: dict[int, int] = {}
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    """Estimate the peak bytes of a training step: weights, gradients, momentum, activations.
 
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            saved[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = _loss(model, batch, task)  # held, so that no storage is counted under a reused key
-    activations = sum(saved.values())
-    del loss
-    return 3 * sum(p.numel() * p.element_size() for p in model.parameters()) + activations
+    Activations are what autograd keeps for the backward pass, each tensor once.
+    """
+    state: State = (task.shape,)
+    sizes = [batch * math.prod(task.shape) * FLOAT]
+    flowing, kept, inside = [0], set[int](), 0  # tensors between pieces are known by number
+    for piece in pieces_of(space, arch, task):
+        found = _kept(piece, state, batch, bool(kept or inside))
+        inside += found.inside
+        kept |= {flowing[i] for i in found.inputs}
+        for shape, source in zip(found.state, found.sources, strict=True):
+            if source is None:
+                sizes.append(batch * math.prod(shape) * FLOAT)
+        new = iter(range(len(sizes) - found.sources.count(None), len(sizes)))
+        flowing = [next(new) if source is None else flowing[source] for source in found.sources]
+        kept |= {flowing[i] for i in found.outputs}
+        state = found.state
+    loss = batch * (FLOAT * task.classes + 8) + FLOAT  # log-softmax, labels, their total weight
+    activations = inside + sum(sizes[i] for i in kept) + loss
+    return 3 * FLOAT * parameters(space, arch, task) + activations
 
 
 def round_seconds(macs: float, nbytes: int, budget: Budget) -> float:
     """Model a client's round: compute at its speed, then both directions over its line."""
     return macs / budget.speed + nbytes * 8 / (budget.mbps * 1e6)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _state_bytes(piece: Piece) -> int:
+    state = _built(piece).state_dict()
+    return sum(t.numel() * t.element_size() for t in state.values() if t.is_floating_point())
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _forward(piece: Piece, state: State) -> tuple[int, State]:
+    module = _built(piece).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        after = module(_inputs(state, 1, needs=False))
+    return counter.get_total_flops() // 2, _shapes(after)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _training(
+    piece: Piece, state: State, inputs_need: bool, frozen: frozenset[str]
+) -> tuple[float, State]:
+    module, images = _built(piece), 2  # batch norm cannot train on one
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(_full(piece, name) not in frozen)
+    rules = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
+    with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+        after = module(_inputs(state, images, inputs_need))
+        wanted = [t for t in _tensors(after) if t.requires_grad]
+        torch.autograd.backward(wanted, [torch.empty_like(t) for t in wanted])
+    return counter.get_total_flops() / 2 / images, _shapes(after)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What autograd keeps of one piece, and where its outputs come from."""
+
+    inside: int  # bytes of tensors that are neither weights nor inputs nor outputs
+    inputs: tuple[int, ...]  # inputs that are kept, by position
+    outputs: tuple[int, ...]
+    state: State
+    sources: tuple[int | None, ...]  # per output: the input it is, or None for a new tensor
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _kept(piece: Piece, state: State, batch: int, inputs_need: bool) -> _Kept:
+    module = _built(piece)
+    weights = {p.untyped_storage()._cdata for p in module.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    given = _inputs(state, batch, inputs_need)
+    inputs = [t.untyped_storage()._cdata for t in _tensors(given)]
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        after = module(given)  # held, so that no storage is counted under a reused key
+    outputs = [t.untyped_storage()._cdata for t in _tensors(after)]
+    sources = tuple(inputs.index(o) if o in inputs else None for o in outputs)
+    return _Kept(
+        sum(size for key, size in saved.items() if key not in {*weights, *inputs, *outputs}),
+        tuple(i for i, key in enumerate(inputs) if key in saved),
+        tuple(i for i, key in enumerate(outputs) if key in saved and sources[i] is None),
+        _shapes(after),
+        sources,
+    )
+
+
+def _full(piece: Piece, name: str) -> str:
+    return f"{piece.name}.{name}" if piece.name else name
+
+
+def _built(piece: Piece) -> nn.Module:
+    with torch.device("meta"):
+        return piece.build()
+
+
+def _inputs(state: State, batch: int, needs: bool) -> Any:
+    made = tuple(
+        torch.empty((batch, *shape), device="meta", requires_grad=needs) for shape in state
+    )
+    return made if len(made) > 1 else made[0]
+
+
+def _tensors(state: Any) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
+
+
+def _shapes(state: Any) -> State:
+    return tuple(tuple(t.shape[1:]) for t in _tensors(state))
 
 
 def _convolution_backward_flops(
@@ -91,14 +188,3 @@ def _convolution_backward_flops(
     """
     wanted = rest[-1][:2]  # of images and of weight; the bias is next to nothing
     return sum(wanted) * 2 * math.prod(gradient) * math.prod(weight[1:])
-
-
-def _meta(space: SearchSpace, arch: Arch, task: Task) -> nn.Module:
-    with torch.device("meta"):
-        return space.build(arch, task)
-
-
-def _loss(model: nn.Module, batch: int, task: Task) -> Tensor:
-    images = torch.empty(batch, *task.shape, device="meta")
-    labels = torch.empty(batch, dtype=torch.int64, device="meta")
-    return F.cross_entropy(model(images), labels)

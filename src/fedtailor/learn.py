@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor import cost
+from fedtailor.chain import allocate
 from fedtailor.data.batches import batch, chunks, epoch
-from fedtailor.rng import rng_for
 from fedtailor.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
 
 EVALUATION_BATCH = 256
@@ -46,15 +46,11 @@ class Recipe:
         return self.lr
 
 
-def _build(space: SearchSpace, arch: Arch, task: Task) -> nn.Module:
-    """Build without a trace in the global generator: a step's draws must not depend on caches."""
-    with torch.random.fork_rng(devices=[]):
-        return space.build(arch, task)
-
-
 @functools.lru_cache(maxsize=16)
 def _built(space: SearchSpace, arch: Arch, task: Task, device: str) -> nn.Module:
-    model = _build(space, arch, task).to(device)
+    with torch.device("meta"):
+        model = space.build(arch, task)
+    allocate(model, device)
     if device == "cpu":
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of
@@ -62,51 +58,25 @@ def _built(space: SearchSpace, arch: Arch, task: Task, device: str) -> nn.Module
 
 
 def arch_of(model: nn.Module) -> Arch:
-    """Return the architecture of a network that `model_of` gave; () for any other."""
+    """Return the architecture of a network that `model_of` or a store gave; () for any other."""
     return getattr(model, "arch", ())
 
 
-def model_of(setting: Setting, weights: Tensors, device: str, arch: Arch = ()) -> nn.Module:
+def model_of(
+    setting: Setting, weights: Tensors, device: str, arch: Arch | None = None
+) -> nn.Module:
     """Return the network of an architecture holding `weights`, which are copied.
 
-    Built once per process and handed out again: what the last holder left in it is gone, and who
-    asks for the same architecture twice has one network, not two.
+    By default the architecture is the setting's. Built once per process and handed out again:
+    what the last holder left in it is gone, and who asks for the same architecture twice has one
+    network, not two. Where `weights` have no batch-norm statistics they are reset.
     """
+    arch = setting.arch if arch is None else arch
     model = _built(setting.space, arch, setting.task, device)
     model.requires_grad_(True).train()
     model.zero_grad(set_to_none=True)
     load(model, weights)
     return model
-
-
-def initial_weights(setting: Setting, arch: Arch = ()) -> Tensors:
-    """Draw the weights that everyone starts from: each parameter by its own name's key."""
-    return {name: weight.clone() for name, weight in _first_weights(setting, arch).items()}
-
-
-@functools.lru_cache(maxsize=2)
-def _first_weights(setting: Setting, arch: Arch) -> Tensors:
-    model = _build(setting.space, arch, setting.task)
-    for prefix, module in model.named_modules():
-        for name, parameter in module.named_parameters(prefix, recurse=False):
-            _initialise(module, name, parameter, rng_for(setting.seed, "init", name))
-    return weights_of(model)
-
-
-def _initialise(
-    module: nn.Module, name: str, parameter: nn.Parameter, rng: torch.Generator
-) -> None:
-    """Draw matrices and kernels from torch's own range; biases are 0, scales 1.
-
-    A norm may say otherwise of its scale: `first_scale`, 0 where a residual branch begins closed.
-    """
-    with torch.no_grad():
-        if parameter.dim() >= 2 and not name.endswith("bias"):
-            bound = parameter[0].numel() ** -0.5
-            parameter.uniform_(-bound, bound, generator=rng)
-        else:
-            is_scale = parameter is getattr(module, "weight", None)
-            parameter.fill_(getattr(module, "first_scale", 1.0) if is_scale else 0.0)
 
 
 def weights_of(model: nn.Module) -> Tensors:
@@ -134,15 +104,19 @@ def is_body(name: str) -> bool:
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model: all of them, no others."""
+    """Copy weights into a model: all of them, no others; statistics that are absent are reset."""
     left = set(weights)
     with torch.no_grad():
         for name, tensor in model.state_dict(keep_vars=True).items():
-            if tensor.is_floating_point():
+            if name in left:
                 tensor.copy_(weights[name])
-                left.discard(name)
-            elif name.endswith("num_batches_tracked"):
+                left.remove(name)
+            elif name.endswith(("running_mean", "num_batches_tracked")):
                 tensor.zero_()
+            elif name.endswith("running_var"):
+                tensor.fill_(1.0)
+            else:
+                raise KeyError(f"there is no weight {name!r} for the model")
     if left:
         raise KeyError(f"the model has no weight {sorted(left)[0]!r}")
 
@@ -157,7 +131,6 @@ def train(
     only: Callable[[str], bool] | None = None,
     pull: tuple[float, Tensors] | None = None,
     purpose: str = "train",
-    arch: Arch = (),
 ) -> float:
     """Train on the client's training data; return the mean loss of the last epoch.
 
@@ -171,7 +144,7 @@ def train(
     anchors = [pull[1][name].to(client.device) for name, _ in trained] if pull else []
     frozen = frozenset(n for n, p in model.named_parameters() if not p.requires_grad)
     setting = client.setting
-    per_image = cost.training_macs(setting.space, arch, setting.task, frozen)
+    per_image = cost.training_macs(setting.space, arch_of(model), setting.task, frozen)
     mean = 0.0
     for _ in range(recipe.epochs if epochs is None else epochs):
         total = torch.zeros((), device=client.device)

@@ -1,36 +1,153 @@
-"""Merging what clients trained into the server's weights."""
+"""One store of weights for a whole search space; subnets are windows into it.
 
+A window is a function of shapes alone: leading in the first two dimensions (channels), centred in
+the others (kernels), operations and blocks by name.
+"""
+
+import functools
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
-from fedtailor.types import Tensors
+from fedtailor.chain import Chain, Piece, allocate, pieces_of
+from fedtailor.types import Arch, SearchSpace, Task, Tensors
 
-
-@dataclass(frozen=True)
-class Part:
-    """One client's trained weights (some or all names of the server's) and how much they count."""
-
-    weights: Tensors
-    weight: float
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+KEPT_PIECES = 1024  # modules of a store; a bound one owns little more than statistics
 
 
-def merge(weights: Tensors, parts: Iterable[Part]) -> Tensors:
-    """Return w + sum(weight * (trained - w)) / sum(weight), name by name.
+def window(full: Shape, part: Shape) -> tuple[slice, ...]:
+    """Return where a tensor of shape `part` lies in one of shape `full`."""
+    slices = []
+    for dimension, (whole, size) in enumerate(zip(full, part, strict=True)):
+        start = (whole - size) // 2 if dimension >= 2 else 0
+        slices.append(slice(start, start + size))
+    return tuple(slices)
 
-    In delta form: a merge of untouched weights is the identity to the bit, and so is that of a
-    name that nobody trained. Parts are read once, one at a time, in the order given.
+
+def view(full: Tensor, part: Shape) -> Tensor:
+    """Return the window of a tensor: the tensor itself where the shapes agree."""
+    return full if full.shape == part else full[window(full.shape, part)]
+
+
+@functools.lru_cache(maxsize=4096)
+def piece_shapes(piece: Piece) -> Shapes:
+    """Return the shapes of a piece's parameters, by their names in the network."""
+    with torch.device("meta"):
+        module = piece.build()
+    prefix = f"{piece.name}." if piece.name else ""
+    return {prefix + name: tuple(p.shape) for name, p in module.named_parameters()}
+
+
+def shapes(space: SearchSpace, arch: Arch, task: Task) -> Shapes:
+    """Return the shapes of an architecture's parameters."""
+    found: Shapes = {}
+    for piece in pieces_of(space, arch, task):
+        found |= piece_shapes(piece)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def full_shapes(space: SearchSpace, task: Task) -> Shapes:
+    """Return the shapes of the supernet's parameters: the union over `space.cover()`."""
+    found: Shapes = {}
+    for arch in space.cover():
+        for name, shape in shapes(space, arch, task).items():
+            found[name] = tuple(map(max, found.get(name, shape), shape))
+    return found
+
+
+def cut(weights: Tensors, wanted: Shapes) -> Tensors:
+    """Copy windows out of a supernet's weights."""
+    return {
+        name: view(weights[name], shape).clone(memory_format=torch.contiguous_format)
+        for name, shape in wanted.items()
+    }
+
+
+class Store:
+    """A supernet's weights on a device, and the modules that are bound to them.
+
+    Args:
+        weights: the supernet's parameters by name, copied.
     """
-    sums: Tensors = {}
-    totals: dict[str, float] = {}
-    for part in parts:
-        for name, trained in part.weights.items():
-            delta = trained - weights[name]
-            if name in sums:
-                sums[name].add_(delta, alpha=part.weight)
-            else:
-                sums[name] = delta.mul_(part.weight)
-            totals[name] = totals.get(name, 0.0) + part.weight
-    moved = {name: torch.add(weights[name], total / totals[name]) for name, total in sums.items()}
-    return weights | moved
+
+    def __init__(
+        self, space: SearchSpace, task: Task, weights: Tensors, device: str = "cpu"
+    ) -> None:
+        self.space, self.task, self.device = space, task, device
+        self.weights = {name: _laid_out(weight, device) for name, weight in weights.items()}
+        self._modules: OrderedDict[Piece, nn.Module] = OrderedDict()
+
+    def cut(self, arch: Arch) -> Tensors:
+        """Copy an architecture's weights."""
+        wanted = shapes(self.space, arch, self.task)
+        return {n: w.to("cpu") for n, w in cut(self.weights, wanted).items()}
+
+    def bind(self, arch: Arch) -> nn.Module:
+        """Return an architecture's network whose parameters are windows of the store.
+
+        Its modules are kept and shared: binding an architecture again, or one that has a piece
+        in common, resets the gradients, statistics and modes of what they share.
+        """
+        modules = [(p.name, self.module(p)) for p in pieces_of(self.space, arch, self.task)]
+        model = Chain(modules) if modules[0][0] else modules[0][1]
+        model.requires_grad_(True).train()
+        model.zero_grad(set_to_none=True)
+        for part in model.modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                part.reset_running_stats()
+        model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of
+        return model
+
+    def module(self, piece: Piece) -> nn.Module:
+        """Return the bound module of a piece, as its last user left it."""
+        if piece in self._modules:
+            self._modules.move_to_end(piece)
+            return self._modules[piece]
+        with torch.device("meta"):
+            module = piece.build()
+        prefix = f"{piece.name}." if piece.name else ""
+        for name, parameter in list(module.named_parameters()):
+            owner, _, own = name.rpartition(".")
+            bound = nn.Parameter(view(self.weights[prefix + name], tuple(parameter.shape)))
+            module.get_submodule(owner)._parameters[own] = bound
+        allocate(module, self.device)
+        self._modules[piece] = module
+        if len(self._modules) > KEPT_PIECES:
+            self._modules.popitem(last=False)
+        return module
+
+    def copy(self) -> Tensors:
+        """Copy all weights, as they travel and rest."""
+        return {
+            name: weight.to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, weight in self.weights.items()
+        }
+
+
+def _laid_out(weight: Tensor, device: str) -> Tensor:
+    """Copy a weight; kernels with their channels last, where windows of them stay so too."""
+    layout = torch.channels_last if weight.dim() == 4 else torch.contiguous_format
+    return weight.detach().to(device, copy=True, memory_format=layout)
+
+
+def coverage(space: SearchSpace, archs: Iterable[Arch], task: Task) -> Tensors:
+    """Return for every entry of the supernet whether any of the architectures has it."""
+    counted = usage(space, dict.fromkeys(archs, 1), task)
+    return {name: count > 0 for name, count in counted.items()}
+
+
+def usage(space: SearchSpace, times: dict[Arch, int], task: Task) -> Tensors:
+    """Return how often every entry was used by architectures that were used so many times."""
+    found = {
+        name: torch.zeros(shape, dtype=torch.int32)
+        for name, shape in full_shapes(space, task).items()
+    }
+    for arch, count in times.items():
+        for name, shape in shapes(space, arch, task).items():
+            view(found[name], shape).add_(count)
+    return found

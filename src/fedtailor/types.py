@@ -1,8 +1,9 @@
 """The nouns of the package: what is said between server, client, engine and run folder."""
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,20 +31,49 @@ class Task:
     classes: int
 
 
-class SearchSpace(Protocol):
+class SearchSpace(ABC):
     """A family of networks; a fixed model is a space without choices.
 
-    Parameter names are stable over architectures; the classifier's begin with "head.".
+    Parameter names are stable over architectures; the classifier's begin with "head.". Of a name
+    that two architectures share, the smaller tensor is a window of the larger one: leading in the
+    first two dimensions, centred in the others.
     """
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}  # name -> fields, beside "default"
 
     @property
     def choices(self) -> tuple[Choice, ...]:
         """The decisions, in the order of an Arch."""
-        ...
+        return ()
 
+    @abstractmethod
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network of an architecture, its weights not yet of any meaning."""
-        ...
+
+    def smallest(self) -> Arch:
+        """Return the cheapest architecture; options are listed from small to large."""
+        return self.repair(tuple(0 for _ in self.choices))
+
+    def middle(self) -> Arch:
+        """Return an architecture of middling cost."""
+        return self.repair(tuple((len(c.options) - 1) // 2 for c in self.choices))
+
+    def largest(self) -> Arch:
+        """Return the dearest architecture."""
+        return self.repair(tuple(len(c.options) - 1 for c in self.choices))
+
+    def cover(self) -> tuple[Arch, ...]:
+        """Return architectures whose union is the supernet: option k everywhere, for every k."""
+        most = max((len(c.options) for c in self.choices), default=1)
+        every = (tuple(min(k, len(c.options) - 1) for c in self.choices) for k in range(most))
+        return tuple(dict.fromkeys(self.repair(arch) for arch in every))
+
+    def repair(self, arch: Arch) -> Arch:
+        """Return the nearest legal architecture, in the one form that equal networks share.
+
+        A legal architecture in that form is returned as it is.
+        """
+        return arch
 
 
 @dataclass(frozen=True)
@@ -63,6 +93,8 @@ class Setting:
     space: SearchSpace
     rounds: int
     seed: int
+    arch: Arch = ()  # what an algorithm that does not search trains
+    init: str | None = None  # a file of weights to start from
 
 
 @dataclass(frozen=True)

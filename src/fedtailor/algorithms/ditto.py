@@ -19,6 +19,7 @@ from torch import nn
 from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.algorithms.fedavg import Global
+from fedtailor.initial import initial_weights
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -43,7 +44,7 @@ class Ditto(Algorithm[Global, Personal]):
 
     def server_init(self, server: Server) -> Global:
         """Start from the first weights."""
-        return Global(learn.initial_weights(server.setting))
+        return Global(initial_weights(server.setting))
 
     def client_init(self, client: Client) -> Personal:
         """Start without a personal model: it begins as the global one."""

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
+from fedtailor.initial import initial_weights
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -38,7 +39,7 @@ class FedAvg(Algorithm[Global, None]):
 
     def server_init(self, server: Server) -> Global:
         """Start from the first weights."""
-        return Global(learn.initial_weights(server.setting))
+        return Global(initial_weights(server.setting))
 
     def client_init(self, client: Client) -> None:
         """Clients keep nothing."""

@@ -17,6 +17,7 @@ from torch import nn
 from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.algorithms.fedrep import Body
+from fedtailor.initial import initial_weights
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 
 
@@ -33,7 +34,7 @@ class FedBABU(Algorithm[Body, None]):
 
     def server_init(self, server: Server) -> Body:
         """Start from the first weights."""
-        return Body(learn.pick(learn.initial_weights(server.setting), learn.is_body))
+        return Body(learn.pick(initial_weights(server.setting), learn.is_body))
 
     def client_init(self, client: Client) -> None:
         """Clients keep nothing: the head follows from the seed."""
@@ -62,5 +63,5 @@ class FedBABU(Algorithm[Body, None]):
         return self.tune(client, self._model(client, msg))
 
     def _model(self, client: Client, msg: Message) -> nn.Module:
-        head = learn.pick(learn.initial_weights(client.setting), learn.is_head)
+        head = learn.pick(initial_weights(client.setting), learn.is_head)
         return learn.model_of(client.setting, msg.tensors | head, client.device)

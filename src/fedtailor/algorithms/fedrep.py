@@ -17,6 +17,7 @@ from torch import nn
 
 from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
+from fedtailor.initial import initial_weights
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -47,11 +48,11 @@ class FedRep(Algorithm[Body, Head]):
 
     def server_init(self, server: Server) -> Body:
         """Start from the first weights."""
-        return Body(learn.pick(learn.initial_weights(server.setting), learn.is_body))
+        return Body(learn.pick(initial_weights(server.setting), learn.is_body))
 
     def client_init(self, client: Client) -> Head:
         """Start from the head that all start from."""
-        return Head(learn.pick(learn.initial_weights(client.setting), learn.is_head))
+        return Head(learn.pick(initial_weights(client.setting), learn.is_head))
 
     def configure(
         self, server: Server, state: Body, cohort: list[ClientInfo]

@@ -14,6 +14,7 @@ from torch import nn
 
 from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.initial import initial_weights
 from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
@@ -41,7 +42,7 @@ class Local(Algorithm[Alone, Own]):
 
     def client_init(self, client: Client) -> Own:
         """Start from the weights that all start from."""
-        return Own(learn.initial_weights(client.setting))
+        return Own(initial_weights(client.setting))
 
     def configure(
         self, server: Server, state: Alone, cohort: list[ClientInfo]

@@ -12,20 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.errors import UserError
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.types import Arch, SearchSpace, Task
 
 
 @dataclass(frozen=True)
-class CNN:
+class CNN(SearchSpace):
     """A fixed model: a space without choices."""
 
     width: Annotated[int, Ge(1)] = 32  # channels of the first convolution; the second has twice
     hidden: Annotated[int, Ge(1)] = 112  # units before the classifier
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """There is nothing to choose."""
-        return ()
 
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.errors import UserError
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.types import Arch, SearchSpace, Task
 
 KEY = 16  # dimensions of a query or key
 STAGES = ((128, 4, 2), (256, 6, 3), (384, 8, 4))  # channels, heads, blocks
@@ -23,15 +23,10 @@ Stride = Annotated[int, Interval(ge=1, le=2)]
 
 
 @dataclass(frozen=True)
-class LeViT:
+class LeViT(SearchSpace):
     """A fixed model: a space without choices."""
 
     stem_strides: tuple[Stride, Stride, Stride, Stride] = (2, 1, 1, 1)
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """There is nothing to choose."""
-        return ()
 
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network."""
@@ -53,7 +48,7 @@ class _LinearNorm(nn.Module):
         super().__init__()
         self.linear = nn.Linear(before, after, bias=False)
         self.norm = nn.BatchNorm1d(after)
-        self.norm.first_scale = first_scale  # pyright: ignore[reportArgumentType]
+        self.norm.first_values = {"weight": first_scale}  # pyright: ignore[reportArgumentType]
 
     def forward(self, tokens: Tensor) -> Tensor:
         mapped = self.linear(tokens)

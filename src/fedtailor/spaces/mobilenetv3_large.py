@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.depthwise import DepthwiseConv2d
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.spaces._mobile import SqueezeExcite
+from fedtailor.types import Arch, SearchSpace, Task
 
 # kernel, expanded channels, channels, squeeze and excite, hard swish (else ReLU), stride
 BLOCKS = (
@@ -36,36 +37,15 @@ STEM, LAST, FEATURES = 16, 960, 1280
 
 
 @dataclass(frozen=True)
-class MobileNetV3Large:
+class MobileNetV3Large(SearchSpace):
     """A fixed model: a space without choices."""
 
     stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.2
 
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """There is nothing to choose."""
-        return ()
-
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network."""
         return _Network(self.stem_stride, self.dropout, task)
-
-
-def rounded(channels: float) -> int:
-    """Round to a multiple of 8, never down by more than a tenth."""
-    found = max(8, int(channels + 4) // 8 * 8)
-    return found + 8 if found < 0.9 * channels else found
-
-
-class _SqueezeExcite(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.reduce = nn.Conv2d(channels, rounded(channels / 4), 1)
-        self.expand = nn.Conv2d(rounded(channels / 4), channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * F.hardsigmoid(self.expand(F.relu(self.reduce(x.mean((2, 3), keepdim=True)))))
 
 
 class _Block(nn.Module):
@@ -81,7 +61,7 @@ class _Block(nn.Module):
             self.expand.append(self.activation)
         self.depthwise = DepthwiseConv2d(middle, kernel, stride)
         self.norm = _norm(middle)
-        self.excite = _SqueezeExcite(middle) if excite else nn.Identity()
+        self.excite = SqueezeExcite(middle) if excite else nn.Identity()
         self.project = nn.Conv2d(middle, after, 1, bias=False)
         self.last_norm = _norm(after)
         self.shortcut = stride == 1 and before == after

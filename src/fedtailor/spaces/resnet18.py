@@ -14,21 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.errors import UserError
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.types import Arch, SearchSpace, Task
 
 
 @dataclass(frozen=True)
-class ResNet18:
+class ResNet18(SearchSpace):
     """A fixed model: a space without choices."""
 
     norm: Literal["batch", "group"] = "batch"
     groups: Annotated[int, Ge(1)] = 2  # of group norm
     width: Annotated[int, Ge(1)] = 64  # channels of the first stage
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """There is nothing to choose."""
-        return ()
 
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network."""

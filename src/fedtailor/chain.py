@@ -1,0 +1,83 @@
+"""Networks made of pieces, so that what two architectures share is built and computed once.
+
+A piece is a value: equal pieces that hold equal weights compute the same. Modules are kept per
+piece and not per architecture, and a population of architectures is a trie of pieces.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedtailor.types import Arch, SearchSpace, Task
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One module of a chain: its name in the network, its class and what the class is built with.
+
+    The arguments decide everything about the module but its weights.
+    """
+
+    name: str
+    kind: Callable[..., nn.Module]
+    arguments: tuple[Hashable, ...] = ()
+
+    def build(self) -> nn.Module:
+        """Build the module."""
+        return self.kind(*self.arguments)
+
+
+class Chain(nn.Module):
+    """Modules in a row, each fed what the one before returns: a tensor, or a tuple of them."""
+
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+        super().__init__()
+        for name, module in modules:
+            self.add_module(name, module)
+
+    def forward(self, state: Any) -> Any:
+        """Pass the images through."""
+        for module in self.children():
+            state = module(state)
+        return state
+
+
+class ChainSpace(SearchSpace):
+    """A search space whose networks are chains."""
+
+    @abstractmethod
+    def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
+        """List the pieces of an architecture; the last is the classifier and is called "head"."""
+
+    def build(self, arch: Arch, task: Task) -> nn.Module:
+        """Build the network."""
+        return Chain((piece.name, piece.build()) for piece in self.pieces(arch, task))
+
+
+def pieces_of(space: SearchSpace, arch: Arch, task: Task) -> tuple[Piece, ...]:
+    """List the pieces of an architecture; a network that is no chain is one nameless piece."""
+    if isinstance(space, ChainSpace):
+        return space.pieces(arch, task)
+    return (Piece("", space.build, (arch, task)),)
+
+
+def allocate(module: nn.Module, device: str) -> nn.Module:
+    """Give a module that was built on the meta device memory, its content left to the caller.
+
+    Batch-norm statistics are reset; tables that the module computed for itself are kept.
+    """
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                part._parameters[name] = nn.Parameter(torch.empty_like(parameter, device=device))
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                empty = torch.empty_like(buffer, device=device)
+                part._buffers[name] = empty if buffer.is_meta else buffer.to(device)
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.reset_running_stats()
+    return module

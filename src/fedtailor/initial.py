@@ -1,0 +1,135 @@
+"""The weights that everyone starts from: drawn by the parameters' names, or read from a file."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedtailor.chain import pieces_of
+from fedtailor.errors import UserError
+from fedtailor.rng import rng_for
+from fedtailor.supernet import full_shapes, view
+from fedtailor.types import Arch, Setting, Tensors
+
+Draw = Callable[[torch.Generator], Tensor]
+
+
+def initial_weights(setting: Setting, arch: Arch | None = None) -> Tensors:
+    """Return an architecture's first weights, statistics included; by default the setting's."""
+    found = _first_weights(setting, setting.arch if arch is None else arch)
+    return {name: weight.clone() for name, weight in found.items()}
+
+
+def initial_supernet(setting: Setting) -> Tensors:
+    """Return the first weights of the whole supernet; it has no statistics."""
+    return {name: weight.clone() for name, weight in _first_supernet(setting).items()}
+
+
+@functools.lru_cache(maxsize=2)
+def _first_weights(setting: Setting, arch: Arch) -> Tensors:
+    with torch.device("meta"):
+        model = setting.space.build(arch, setting.task)
+    drawn = {
+        name: draw(rng_for(setting.seed, "init", name)) for name, draw in _draws(model).items()
+    }
+    return _warm(setting, drawn | _statistics(model))
+
+
+@functools.lru_cache(maxsize=2)
+def _first_supernet(setting: Setting) -> Tensors:
+    found: Tensors = {}
+    wanted = full_shapes(setting.space, setting.task)
+    for arch in setting.space.cover():
+        for piece in pieces_of(setting.space, arch, setting.task):
+            with torch.device("meta"):
+                module = piece.build()
+            prefix = f"{piece.name}." if piece.name else ""
+            for name, draw in _draws(module, prefix, wanted).items():
+                if name not in found:
+                    found[name] = draw(rng_for(setting.seed, "init", name))
+    return _warm(setting, {name: found[name] for name in wanted})
+
+
+def _draws(
+    model: nn.Module, prefix: str = "", shapes: dict[str, tuple[int, ...]] | None = None
+) -> dict[str, Draw]:
+    """Return how to draw each parameter, in the shape it has or in the one that is given.
+
+    Values that a module gives as a tensor count only where that tensor has the wanted shape.
+    """
+    found: dict[str, Draw] = {}
+    for module_name, module in model.named_modules():
+        start = prefix + (f"{module_name}." if module_name else "")
+        values = getattr(module, "first_values", {})
+        for own, parameter in module.named_parameters(recurse=False):
+            shape = (shapes or {}).get(start + own, tuple(parameter.shape))
+            value = values.get(own)
+            if isinstance(value, Tensor) and value.shape != shape:
+                continue
+            found[start + own] = functools.partial(_draw, own, shape, value)
+    return found
+
+
+def _draw(
+    name: str, shape: tuple[int, ...], value: float | Tensor | None, rng: torch.Generator
+) -> Tensor:
+    """Draw matrices and kernels from torch's own range; biases are 0, scales 1, or as told."""
+    if isinstance(value, Tensor):
+        return value.clone(memory_format=torch.contiguous_format)
+    if value is None and len(shape) >= 2 and not name.endswith("bias"):
+        bound = torch.Size(shape[1:]).numel() ** -0.5
+        return torch.empty(shape).uniform_(-bound, bound, generator=rng)
+    return torch.full(shape, float(name == "weight") if value is None else value)
+
+
+def _statistics(model: nn.Module) -> Tensors:
+    """Return batch norm's running means and variances before the first batch."""
+    parameters = {name for name, _ in model.named_parameters()}
+    return {
+        name: torch.full(buffer.shape, float(name.endswith("running_var")))
+        for name, buffer in model.state_dict().items()
+        if name not in parameters and buffer.is_floating_point()
+    }
+
+
+def _warm(setting: Setting, drawn: Tensors) -> Tensors:
+    """Replace drawn weights by those of the file that the setting names, where it names one."""
+    if setting.init is None:
+        return drawn
+    saved = read_weights(Path(setting.init))
+    heads = [name for name in drawn if name.startswith("head.")]
+    other_task = any(n not in saved or saved[n].shape[0] != drawn[n].shape[0] for n in heads)
+    fresh = set(heads) if other_task else set()
+    return {
+        name: weight if name in fresh else _saved(setting.init, saved, name, weight)
+        for name, weight in drawn.items()
+    }
+
+
+def _saved(path: str, saved: Tensors, name: str, drawn: Tensor) -> Tensor:
+    """Take a weight from a file: the window of it where the file has a larger network's."""
+    if name not in saved:
+        if name.endswith(("running_mean", "running_var")):  # a supernet has none
+            return drawn
+        raise UserError(f"space.init: {path} has no weight {name}; is it of another space?")
+    found = saved[name]
+    if found.dim() != drawn.dim() or any(map(int.__lt__, found.shape, drawn.shape)):
+        raise UserError(
+            f"space.init: {name} is {tuple(found.shape)} in {path}, too small for the "
+            f"{tuple(drawn.shape)} of this space"
+        )
+    return view(found, tuple(drawn.shape)).to(drawn.dtype, copy=True).contiguous()
+
+
+def read_weights(path: Path) -> Tensors:
+    """Read a safetensors file, or say in one sentence why not."""
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"space.init: there is no file {path}") from None
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"space.init: {path} is no safetensors file ({error})") from None

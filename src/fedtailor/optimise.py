@@ -1,0 +1,151 @@
+"""Optimisers of a supernet: momentum and step counts live per entry of the store.
+
+What an architecture does not have is not touched: no decay, no momentum. Buffers grow with the
+windows that were trained, so memory follows the subnets and not the supernet.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.supernet import Shape, Store, view
+from fedtailor.types import Tensors
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The gradient of one name in one step: the box that holds all windows, and which entries."""
+
+    name: str
+    gradient: Tensor
+    touched: Tensor | None  # None: all of the box
+
+
+class SupernetOptimizer:
+    """SGD with momentum, or AdamW, on the windows that were trained.
+
+    Args:
+        store: whose weights it moves.
+        kind: as in `learn.Recipe`.
+        momentum: of SGD; AdamW's betas are 0.9 and 0.999.
+        weight_decay: acts on trained entries only.
+        clip: largest norm of a step's whole gradient; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        kind: Literal["sgd", "adamw"] = "sgd",
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        clip: float = 0.0,
+    ) -> None:
+        self.store, self.kind, self.clip = store, kind, clip
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self._buffers: dict[str, Tensors] = {"first": {}, "second": {}, "steps": {}}
+
+    def step(self, models: Iterable[nn.Module], lr: float) -> None:
+        """Move the store by the gradients that bound networks hold, summed where they overlap."""
+        with torch.no_grad():
+            pulls = gradients(models)
+            if self.clip:
+                norm = torch.stack([p.gradient.norm() for p in pulls]).norm()
+                scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
+                torch._foreach_mul_([p.gradient for p in pulls], scale)
+            for whole in (True, False):
+                chosen = [p for p in pulls if (p.touched is None) == whole]
+                if chosen:
+                    self._move(chosen, lr)
+
+    def _move(self, pulls: list[Pull], lr: float) -> None:
+        """Update some names; entries of a box that nothing touched are put back as they were."""
+        weights = [view(self.store.weights[p.name], tuple(p.gradient.shape)) for p in pulls]
+        kinds = ("first",) if self.kind == "sgd" else ("first", "second", "steps")
+        buffers = [[self._buffer(kind, p) for p in pulls] for kind in kinds]
+        state = [weights, *buffers]
+        before = [[t.clone() for t in ts] for ts in state] if pulls[0].touched is not None else []
+        gradients = [p.gradient for p in pulls]
+        if self.kind == "sgd":
+            self._sgd(weights, gradients, buffers[0], lr)
+        else:
+            self._adamw(weights, gradients, buffers, lr)
+        for now, old in zip(state, before, strict=False):
+            for pull, new, kept in zip(pulls, now, old, strict=True):
+                assert pull.touched is not None
+                new.copy_(torch.where(pull.touched, new, kept))
+
+    def _sgd(
+        self, weights: list[Tensor], gradients: list[Tensor], velocity: list[Tensor], lr: float
+    ) -> None:
+        if self.weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self.weight_decay)
+        if self.momentum:
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, gradients)
+            gradients = velocity
+        torch._foreach_add_(weights, gradients, alpha=-lr)
+
+    def _adamw(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        buffers: list[list[Tensor]],
+        lr: float,
+    ) -> None:
+        first, second, steps = buffers
+        torch._foreach_mul_(weights, 1 - lr * self.weight_decay)
+        torch._foreach_add_(steps, 1.0)
+        torch._foreach_lerp_(first, gradients, 1 - BETAS[0])
+        torch._foreach_mul_(second, BETAS[1])
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - BETAS[1])
+        for weight, mean, square, count in zip(weights, first, second, steps, strict=True):
+            unbiased = square / (1 - BETAS[1] ** count)
+            weight.addcdiv_(mean / (1 - BETAS[0] ** count), unbiased.sqrt_() + EPSILON, value=-lr)
+
+    def _buffer(self, kind: str, pull: Pull) -> Tensor:
+        """Return a buffer's window, the buffer grown where it was too small for it."""
+        kept, wanted = self._buffers[kind], tuple(pull.gradient.shape)
+        old = kept.get(pull.name)
+        box = wanted if old is None else tuple(map(max, old.shape, wanted))
+        if old is None or old.shape != box:
+            grown = torch.zeros(box, device=pull.gradient.device)
+            if len(box) == 4:
+                grown = grown.contiguous(memory_format=torch.channels_last)
+            if old is not None:
+                view(grown, tuple(old.shape)).copy_(old)
+            kept[pull.name] = grown
+        return view(kept[pull.name], wanted)
+
+
+def gradients(models: Iterable[nn.Module]) -> list[Pull]:
+    """Collect the gradients of bound networks by name; a module that several share counts once."""
+    found: dict[str, dict[Shape, Tensor]] = {}
+    seen: set[int] = set()
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            of_name = found.setdefault(name, {})
+            shape = tuple(parameter.shape)
+            old = of_name.get(shape)
+            of_name[shape] = parameter.grad if old is None else old + parameter.grad
+    return [_combined(name, of_name) for name, of_name in found.items()]
+
+
+def _combined(name: str, of_name: dict[Shape, Tensor]) -> Pull:
+    """Lay windows of one name over each other."""
+    if len(of_name) == 1:
+        return Pull(name, next(iter(of_name.values())), None)
+    box = tuple(map(max, *of_name))
+    like = next(iter(of_name.values()))
+    total, touched = like.new_zeros(box), torch.zeros(box, dtype=torch.bool, device=like.device)
+    for shape, gradient in of_name.items():
+        view(total, shape).add_(gradient)
+        view(touched, shape).fill_(True)
+    return Pull(name, total, None if box in of_name else touched)

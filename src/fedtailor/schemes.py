@@ -1,0 +1,70 @@
+"""Supernet training schemes: which architectures are trained together in one step."""
+
+import torch
+
+from fedtailor.errors import UserError
+from fedtailor.genes import option_counts, sample, sample_many, with_gene
+from fedtailor.types import Arch, SearchSpace
+
+TRIES = 1000  # sets that are drawn for one that is fair and legal
+
+
+def single_path(space: SearchSpace, rng: torch.Generator) -> tuple[Arch, ...]:
+    """Return one random architecture (Guo et al. 2020)."""
+    return (sample(space, rng),)
+
+
+def sandwich(space: SearchSpace, rng: torch.Generator, randoms: int = 1) -> tuple[Arch, ...]:
+    """Return the largest architecture, the smallest and random ones (Yu & Huang 2019)."""
+    return (space.largest(), space.smallest(), *sample_many(space, randoms, rng))
+
+
+def fair(space: SearchSpace, rng: torch.Generator) -> tuple[Arch, ...]:
+    """Return architectures that together take every option once (FairNAS, Chu et al. 2021).
+
+    They are as many as the longest choice has options; options of shorter choices are taken as
+    equally often as that number allows. Sets with a network that is not legal are drawn anew. A
+    layer that is absent trains none of its options, so those are fair on average only.
+    """
+    for _ in range(TRIES):
+        found = tuple(_legal_form(space, arch) for arch in _permuted(option_counts(space), rng))
+        legal = tuple(arch for arch in found if arch is not None)
+        if len(legal) == len(found):
+            return legal
+    raise UserError(
+        f"space.name: among {TRIES} draws was no set of legal architectures that take every"
+        " option equally often"
+    )
+
+
+def _permuted(counts: tuple[int, ...], rng: torch.Generator) -> list[Arch]:
+    size = max(counts, default=1)
+    columns = [_shuffled(count, size, rng) for count in counts]
+    return [tuple(column[row] for column in columns) for row in range(size)]
+
+
+def _shuffled(count: int, size: int, rng: torch.Generator) -> list[int]:
+    """Return `size` options in random order, each as often as any other or once more."""
+    rounds = -(-size // count)
+    options = torch.cat([torch.randperm(count, generator=rng) for _ in range(rounds)])[:size]
+    return options[torch.randperm(size, generator=rng)].tolist()
+
+
+def _legal_form(space: SearchSpace, drawn: Arch) -> Arch | None:
+    """Return the form of an architecture that equal networks share; None if it is not legal."""
+    legal = space.repair(drawn)
+    changed = (gene for gene, pair in enumerate(zip(drawn, legal, strict=True)) if len({*pair}) > 1)
+    return legal if all(_is_absent(space, legal, gene) for gene in changed) else None
+
+
+def _is_absent(space: SearchSpace, arch: Arch, gene: int) -> bool:
+    """Say whether a gene is without effect: it is 0, and no other option is another network.
+
+    Both are asked for: a gene that was repaired because its option is not legal has another one
+    than the first, even if the others allow it this one alone. (A space whose repair puts the
+    first option where the others allow nothing else cannot be told from one of absent layers.)
+    """
+    others = range(1, len(space.choices[gene].options))
+    return arch[gene] == 0 and all(
+        space.repair(with_gene(arch, gene, option)) == arch for option in others
+    )

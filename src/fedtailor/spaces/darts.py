@@ -1,0 +1,178 @@
+"""DARTS: one cell of 14 edges for all normal and one for all reduction cells, so 28 choices.
+
+Liu et al. 2019. In path form an edge has one operation, as PerFedRLNAS and PerFedSDE-NAS search it;
+in relaxed form any subset of its operations is alive and they are summed, as SPIDER trains it. Both
+forms have the same parameter names. Differs from the paper: there are no architecture weights (a
+sum, not a softmax average), and nothing is pruned to two edges per node.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Interval
+
+from fedtailor.chain import ChainSpace, Piece
+from fedtailor.spaces import _darts
+from fedtailor.spaces._darts import EDGES, NAMES, NODE_EDGES, OPERATION_SETS, Cells, Operations
+from fedtailor.types import Arch, Choice, Task
+
+CONVOLUTIONS = ("dil_conv_3x3", "dil_conv_5x5", "sep_conv_3x3", "sep_conv_5x5")
+RANKS = {  # from cheap to dear, by stride: a strided skip connection is a convolution
+    1: ("skip_connect", "noise", "max_pool_3x3", "avg_pool_3x3", *CONVOLUTIONS),
+    2: ("noise", "max_pool_3x3", "avg_pool_3x3", "skip_connect", *CONVOLUTIONS),
+}
+
+
+@dataclass(frozen=True)
+class DARTS(ChainSpace):
+    """The DARTS supernet."""
+
+    channels: Annotated[int, Ge(2)] = 16  # of the first cell; even
+    cells: Annotated[int, Ge(3)] = 8
+    operations: Literal["darts", "s1", "s2", "s3", "s4", "s5"] = "darts"
+    form: Literal["path", "relaxed"] = "path"
+    resolution: Annotated[int, Ge(1)] | None = None  # images are resized to it; None: they are not
+    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
+    affine: bool = False  # whether batch norm in the cells learns scale and shift
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"channels": 16, "cells": 8},  # SPIDER's operations are s2
+        "cpu": {"channels": 4, "cells": 4, "resolution": 16},
+    }
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The normal cell's edges, then the reduction cell's.
+
+        A relaxed option is a bit mask: bit i says whether operation i of the edge is alive.
+        """
+        return _choices(self.operations, self.form)
+
+    def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
+        """List stem, cells and head."""
+        layout = _darts.places(self.channels, self.cells)
+        stem = _darts.stem(task, layout[0].last, self.stem_stride, self.resolution)
+        style = _darts.Style(affine=self.affine)
+        return _darts.pieces(stem, layout, self._alive(self.repair(arch)), style, task.classes)
+
+    def drawing(self, arch: Arch) -> dict[str, list[_darts.Arrow]]:
+        """List (source, target, operations) of the edges of both cells, for a figure."""
+        return _darts.drawing(self._alive(self.repair(arch)))
+
+    def repair(self, arch: Arch) -> Arch:
+        """Feed every node: one without any operation gets one on its first edge.
+
+        Relaxed, the bit of `none` is cleared: it adds nothing.
+        """
+        alive = [list(cell) for cell in self._alive(arch)]
+        for cell, offers in zip(alive, OPERATION_SETS[self.operations], strict=True):
+            for numbers in NODE_EDGES:
+                if not any(cell[number] for number in numbers):
+                    cell[numbers[0]] = _rescue(offers[numbers[0]])
+        return self._arch(alive[0] + alive[1])
+
+    def smallest(self) -> Arch:
+        """Return the cheapest architecture in which images reach the classifier by both inputs.
+
+        The first node reads the inputs, and the others read the first node.
+        """
+        return self._picked(_smallest)
+
+    def middle(self) -> Arch:
+        """Return separable 3x3 convolutions from both inputs to every node, the rest cheapest."""
+        return self._picked(_middle)
+
+    def largest(self) -> Arch:
+        """Return the dearest operation on every edge; relaxed, all operations."""
+        return self._picked(_largest if self.form == "path" else _all)
+
+    def cover(self) -> tuple[Arch, ...]:
+        """Return operation k on all edges, for every k; relaxed, all at once."""
+        return super().cover() if self.form == "path" else (self.largest(),)
+
+    def _picked(self, pick: "Callable[[_Edge], Operations]") -> Arch:
+        return self._arch(pick(edge) for edge in _edges(self.operations, self.form))
+
+    def _arch(self, alive: Iterable[Operations]) -> Arch:
+        """Encode the live operations of the 28 edges."""
+        pairs = list(zip(alive, _edges(self.operations, self.form), strict=True))
+        if self.form == "path":
+            return tuple(edge.offered.index(names[0] if names else "none") for names, edge in pairs)
+        return tuple(sum(1 << edge.offered.index(n) for n in names) for names, edge in pairs)
+
+    def _alive(self, arch: Arch) -> Cells:
+        """Decode the live operations of both cells."""
+        offers = [edge.offered for edge in _edges(self.operations, self.form)]
+        alive = [_decoded(*pair, self.form) for pair in zip(arch, offers, strict=True)]
+        return tuple(alive[: len(EDGES)]), tuple(alive[len(EDGES) :])
+
+
+@dataclass(frozen=True)
+class _Edge:
+    kind: str  # of cell
+    source: int
+    target: int
+    offered: Operations
+    removable: bool  # whether it may be without any operation
+
+    @property
+    def ranked(self) -> Operations:
+        """The operations from cheap to dear."""
+        rank = RANKS[2 if self.kind == "reduction" and self.source < 2 else 1]
+        return tuple(name for name in rank if name in self.offered)
+
+    @property
+    def least(self) -> Operations:
+        return () if self.removable else self.ranked[:1]
+
+
+@functools.cache
+def _edges(operations: str, form: str) -> tuple[_Edge, ...]:
+    return tuple(
+        _Edge(kind, source, target, offered, form == "relaxed" or "none" in offered)
+        for kind, cell in zip(_darts.KINDS, OPERATION_SETS[operations], strict=True)
+        for (source, target), offered in zip(EDGES, cell, strict=True)
+    )
+
+
+@functools.cache
+def _choices(operations: str, form: str) -> tuple[Choice, ...]:
+    return tuple(
+        Choice(
+            f"{edge.kind} {NAMES[edge.source]} to {NAMES[edge.target]}",
+            edge.offered if form == "path" else tuple(range(1 << len(edge.offered))),
+        )
+        for edge in _edges(operations, form)
+    )
+
+
+def _decoded(gene: int, offered: Operations, form: str) -> Operations:
+    mask = 1 << gene if form == "path" else gene
+    return tuple(n for bit, n in enumerate(offered) if mask >> bit & 1 and n != "none")
+
+
+def _rescue(offered: Operations) -> Operations:
+    live = [name for name in offered if name != "none"]
+    return ("skip_connect",) if "skip_connect" in live else (live[0],)
+
+
+def _smallest(edge: _Edge) -> Operations:
+    if edge.target == 2:
+        return next((name,) for name in edge.ranked if name != "noise")
+    return edge.ranked[:1] if edge.source == 2 else edge.least
+
+
+def _middle(edge: _Edge) -> Operations:
+    if edge.source >= 2:
+        return edge.least
+    return ("sep_conv_3x3",) if "sep_conv_3x3" in edge.offered else edge.ranked[-1:]
+
+
+def _largest(edge: _Edge) -> Operations:
+    return edge.ranked[-1:]
+
+
+def _all(edge: _Edge) -> Operations:
+    return edge.ranked

@@ -1,0 +1,84 @@
+"""The MobileNetV3 space that PerFedRLNAS's public code searches: one choice per stage.
+
+Yao et al. 2024, "PerFedRLNAS: One-for-All Personalized Federated Neural Architecture Search"; the
+table is that of its public code (Plato), which is not the once-for-all space. 19 genes, 8,957,952
+networks. Differs from that code: images keep their own 32 pixels and the stem has stride 1 (preset
+`paper`: 224 pixels, stride 2); shortcut convolutions exist only where widths differ.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Interval
+
+from fedtailor.chain import ChainSpace, Piece
+from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
+from fedtailor.types import Arch, Choice, Task
+
+# widths, depths, expansions, stride, squeeze and excite
+STAGES = (
+    ((16, 24), (1, 2), (1,), 2, True),
+    ((24, 40), (1, 2), (3, 4, 5), 2, False),
+    ((40, 80), (2, 3, 4), (3, 4, 5), 2, True),
+    ((48, 112), (2, 3, 4), (3, 4, 5), 1, True),
+    ((96, 160), (2, 3, 4), (3, 4, 5), 2, True),
+)
+STEM, FEATURES, KERNELS = 16, 1280, (3, 5)
+NUMBERS = range(1, len(STAGES) + 1)
+ACTIVATION = "hardswish"
+
+
+@dataclass(frozen=True)
+class MobileNetV3Plato(ChainSpace):
+    """PerFedRLNAS's own MobileNetV3 space."""
+
+    width: Annotated[float, Gt(0)] = 1.0  # all channels times this, in multiples of 8
+    resolution: Annotated[int, Ge(8)] | None = None  # pixels; none: as the images are
+    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {"resolution": 224, "stem_stride": 2},
+        "cpu": {"width": 0.5, "resolution": 24},
+    }
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """Widths, depths and kernels of the five stages, expansions of the last four."""
+        return (
+            *(Choice(f"mb{n} width", self._widths(n)) for n in NUMBERS),
+            *(Choice(f"mb{n} depth", STAGES[n - 1][1]) for n in NUMBERS),
+            *(Choice(f"mb{n} kernel", KERNELS) for n in NUMBERS),
+            *(Choice(f"mb{n} expansion", STAGES[n - 1][2]) for n in NUMBERS[1:]),
+        )
+
+    def cover(self) -> tuple[Arch, ...]:
+        """Widen every second stage, then the others: so that widths differ at every block."""
+        wide = (self.smallest()[:5], self.largest()[:5])
+        rest = self.largest()[5:]
+        mixed = ((1, 0, 1, 0, 1), (0, 1, 0, 1, 0))
+        return tuple((*first, *rest) for first in (*wide, *mixed))
+
+    def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
+        """List the stem, the blocks and the head."""
+        before, size = rounded(STEM * self.width), self.resolution or 0
+        stem = (task.shape[0], before, self.stem_stride, ACTIVATION, size)
+        found = [Piece("stem", Stem, stem)]
+        expansions = (0, *arch[15:])
+        for number, row in zip(NUMBERS, STAGES, strict=True):
+            width, depth, kernel = (arch[number - 1 + 5 * kind] for kind in range(3))
+            after, stride = self._widths(number)[width], row[3]
+            expansion = row[2][expansions[number - 1]]
+            for block in range(row[1][depth]):
+                middle = rounded(before * expansion) if expansion > 1 else before
+                how = (KERNELS[kernel], stride, row[4], ACTIVATION, "always")
+                name = f"mb{number}_{block + 1}"
+                found.append(Piece(name, Bottleneck, ((before, middle, after), *how)))
+                before, stride = after, 1
+        features = rounded(FEATURES * self.width)
+        found.append(Piece("last", Features, (before, 6 * before, features, ACTIVATION)))
+        found.append(Piece("head", Classifier, (features, task.classes, self.dropout)))
+        return tuple(found)
+
+    def _widths(self, number: int) -> tuple[int, ...]:
+        return tuple(rounded(width * self.width) for width in STAGES[number - 1][0])
