@@ -1,7 +1,7 @@
-"""The weight gradient of depthwise convolutions: what we choose against the stock operator.
+"""The gradients of depthwise convolutions: what we choose against the stock operator.
 
 CPU time, one thread, batch 32, channels_last, lowest of interleaved repeats. `speedup` is the
-geometric mean over the shapes that MobileNetV3 has on small images; `lowest` the worst of them.
+geometric mean over the shapes that MobileNetV3 and DARTS have on small images; `lowest` the worst.
 """
 
 import json
@@ -12,19 +12,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedtailor.depthwise import prefers_shifts, shifted_weight_gradient
+from fedtailor.depthwise import images_gradient, weight_gradient
 
-KERNELS = (3, 5, 7)
-MAPS = {32: (16, 48), 16: (72, 96), 8: (120, 240), 4: (240, 480, 672), 2: (480, 672, 960)}
+# (kernel, stride, dilation) and (pixels, channels)
+MOBILE = [(kernel, stride, 1) for kernel in (3, 5, 7) for stride in (1, 2)]
+MOBILE_MAPS = [(32, 16), (32, 48), (16, 72), (16, 96), (8, 120), (8, 240), (4, 240), (4, 480)]
+MOBILE_MAPS += [(4, 672), (2, 480), (2, 672), (2, 960)]
+CELLS = [
+    (kernel, stride, dilation) for kernel in (3, 5) for stride in (1, 2) for dilation in (1, 2)
+]
+CELL_MAPS = [(32, 16), (16, 32), (8, 64)]
+CASES = [(*how, *where) for how in MOBILE for where in MOBILE_MAPS if how[1] == 1 or where[0] > 2]
+CASES += [(*how, *where) for how in CELLS for where in CELL_MAPS if (*how, *where) not in CASES]
 REPEATS = 9
-
-
-def stock(images: Tensor, gradient: Tensor, weight: Tensor, padding: int) -> Tensor:
-    """Return the weight gradient that torch computes."""
-    return torch.ops.aten.convolution_backward(
-        gradient, images, weight, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], len(weight),
-        [False, True, False],
-    )[1]  # fmt: skip
 
 
 def seconds(work: Callable[[], Tensor]) -> float:
@@ -33,23 +33,30 @@ def seconds(work: Callable[[], Tensor]) -> float:
     return time.process_time() - began
 
 
-def compare(kernel: int, size: int, channels: int) -> tuple[float, float]:
-    """Return the seconds of the stock gradient and of the one we choose."""
+def compare(
+    kernel: int, stride: int, dilation: int, size: int, channels: int
+) -> tuple[float, float]:
+    """Return the seconds of the stock gradients and of ours."""
     rng = torch.Generator().manual_seed(0)
-    shape = (32, channels, size, size)
+    out, padding = (size - 1) // stride + 1, dilation * (kernel - 1) // 2
     images, gradient = (
-        torch.randn(shape, generator=rng).contiguous(memory_format=torch.channels_last)
-        for _ in range(2)
+        torch.randn(32, channels, pixels, pixels, generator=rng).contiguous(
+            memory_format=torch.channels_last
+        )
+        for pixels in (size, out)
     )
-    weight, padding = torch.randn(channels, 1, kernel, kernel, generator=rng), kernel // 2
+    weight = torch.randn(channels, 1, kernel, kernel, generator=rng)
+    how = (images, gradient, weight, stride, padding, dilation)
 
     def floor() -> Tensor:
-        return stock(images, gradient, weight, padding)
+        return torch.ops.aten.convolution_backward(
+            gradient, images, weight, None, [stride] * 2, [padding] * 2, [dilation] * 2, False,
+            [0, 0], channels, [True, True, False],
+        )[1]  # fmt: skip
 
     def ours() -> Tensor:
-        if prefers_shifts(images.shape, kernel):
-            return shifted_weight_gradient(images, gradient, weight, 1, padding, 1)
-        return stock(images, gradient, weight, padding)
+        images_gradient(*how)
+        return weight_gradient(*how)
 
     times = [(seconds(floor), seconds(ours)) for _ in range(REPEATS)]
     return min(t[0] for t in times), min(t[1] for t in times)
@@ -59,13 +66,14 @@ def main() -> None:
     torch.set_num_threads(1)
     floor_s = ours_s = 0.0
     ratios = []
-    for kernel in KERNELS:
-        for size, widths in MAPS.items():
-            for channels in widths:
-                floor, ours = compare(kernel, size, channels)
-                floor_s, ours_s = floor_s + floor, ours_s + ours
-                ratios.append(floor / ours)
-                print(f"{kernel}x{kernel}, {channels} channels, {size}x{size}: {ratios[-1]:.2f}")
+    for case in CASES:
+        floor, ours = compare(*case)
+        floor_s, ours_s = floor_s + floor, ours_s + ours
+        ratios.append(floor / ours)
+        kernel, stride, dilation, size, channels = case
+        how = f"{kernel}x{kernel}, stride {stride}, dilation {dilation}"
+        where = f"{channels} channels, {size}x{size}"
+        print(f"{how}, {where}: {1e3 * floor:.2f} / {1e3 * ours:.2f} ms = {ratios[-1]:.2f}")
     result = {
         "name": "depthwise",
         "floor_s": round(floor_s, 4),

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor.depthwise import DepthwiseConv2d, depthwise, prefers_shifts, shifted_weight_gradient
+from fedtailor.depthwise import (
+    CACHED,
+    DepthwiseConv2d,
+    depthwise,
+    formula,
+    images_gradient,
+    shifted_weight_gradient,
+    strip_weight_gradient,
+)
 
 KERNELS, STRIDES, DILATIONS, MAPS = (1, 3, 5, 7), (1, 2, 3), (1, 2), (1, 2, 3, 4, 7, 8)
 
@@ -16,42 +24,54 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
 
+def both(kernel: int, stride: int, dilation: int, size: tuple[int, int], channels: int):
+    """Return images, weight, an output's gradient and how; and the stock gradients."""
+    padding = dilation * (kernel - 1) // 2
+    images = drawn(3, channels, *size).requires_grad_()
+    weight = drawn(channels, 1, kernel, kernel, seed=1).requires_grad_()
+    out = F.conv2d(images, weight, None, stride, padding, dilation, groups=channels)
+    gradient = drawn(*out.shape, seed=2)
+    stock = torch.autograd.grad(out, (images, weight), gradient)
+    return (images.detach(), gradient, weight.detach(), stride, padding, dilation), stock
+
+
 @pytest.mark.parametrize("size", MAPS)
-def test_shifted_sums_are_the_stock_gradient(size: int):
+def test_every_formula_is_the_stock_gradient(size: int):
     for kernel, stride, dilation in itertools.product(KERNELS, STRIDES, DILATIONS):
-        padding = dilation * (kernel - 1) // 2
-        images, weight = drawn(3, 5, size, size + 1), drawn(5, 1, kernel, kernel, seed=1)
-        weight.requires_grad_()
-        out = F.conv2d(images, weight, None, stride, padding, dilation, groups=5)
-        gradient = drawn(*out.shape, seed=2)
-        stock = torch.autograd.grad(out, weight, gradient)[0]
-        ours = shifted_weight_gradient(images, gradient, weight, stride, padding, dilation)
-        assert torch.allclose(stock, ours, rtol=1e-12, atol=1e-12), (kernel, stride, dilation)
+        how, (for_images, for_weight) = both(kernel, stride, dilation, (size, size + 1), 5)
+        assert close(images_gradient(*how), for_images), (kernel, stride, dilation)
+        assert close(shifted_weight_gradient(*how), for_weight), (kernel, stride, dilation)
+        if dilation == 1 and kernel >= 3:
+            assert close(strip_weight_gradient(*how[:-1]), for_weight), (kernel, stride)
 
 
-@pytest.mark.parametrize(
-    ("channels", "size", "kernel", "shifted"),
-    [(128, 4, 5, True), (130, 1, 3, True), (8, 16, 5, False), (128, 4, 3, False)],
-)
+@pytest.mark.parametrize("size", MAPS)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_forward_and_both_gradients_are_the_stock_ones(
-    channels: int, size: int, kernel: int, shifted: bool, layout: torch.memory_format
-):
-    """On both sides of the rule that picks the formula."""
-    weight, around = drawn(channels, 1, kernel, kernel, seed=1), kernel // 2
-    found = []
-    for stock in (True, False):
-        x = drawn(2, channels, size, size).contiguous(memory_format=layout).requires_grad_()
-        w = weight.clone().requires_grad_()
-        if stock:
-            out = F.conv2d(x, w, None, 2, around, 1, groups=channels)
-        else:
-            out = depthwise(x, w, 2, around, 1)
-        out.square().sum().backward()
-        found.append((out, x.grad, w.grad))
-    for a, b in zip(*found, strict=True):
-        assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
-    assert prefers_shifts(torch.Size((2, channels, size, size)), kernel) == shifted
+def test_forward_and_both_gradients_are_the_stock_ones(size: int, layout: torch.memory_format):
+    """Through autograd, with so many channels that every formula is chosen for some shape."""
+    chosen = set()
+    for kernel, stride, dilation in itertools.product(KERNELS, STRIDES, DILATIONS):
+        how, stock = both(kernel, stride, dilation, (size, size), 64)
+        x = how[0].contiguous(memory_format=layout).requires_grad_()
+        w = how[2].clone().requires_grad_()
+        out = depthwise(x, w, *how[3:])
+        out.backward(how[1].contiguous(memory_format=layout))
+        assert x.grad is not None and w.grad is not None
+        assert close(x.grad, stock[0]) and close(w.grad, stock[1]), (kernel, stride, dilation)
+        chosen.add(formula(how[0].shape, how[1].shape, kernel, dilation))
+    assert chosen >= ({"shifts", "stock"} if size <= 4 else {"strips", "stock"})
+
+
+def close(ours: torch.Tensor, stock: torch.Tensor) -> bool:
+    return torch.allclose(ours, stock, rtol=1e-11, atol=1e-11)
+
+
+def test_many_images_are_taken_a_few_at_a_time():
+    images, gradient = drawn(9, 128, 32, 32), drawn(9, 128, 32, 32, seed=2)
+    weight = drawn(128, 1, 5, 5, seed=1)
+    assert images[0].numel() * 9 > CACHED
+    stock = torch.nn.grad.conv2d_weight(images, weight.shape, gradient, 1, 2, 1, 128)
+    assert torch.allclose(strip_weight_gradient(images, gradient, weight, 1, 2), stock, rtol=1e-10)
 
 
 def test_gradients_by_finite_differences():

@@ -60,6 +60,7 @@ class Edges(Abstract):
 
     operations: tuple[str, ...] = ("none", "skip", "convolution")
     nodes: tuple[int, ...] = (2, 3)  # edges into each
+    nothing: int = 0  # the operation that feeds a node nothing
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -68,8 +69,8 @@ class Edges(Abstract):
     def repair(self, arch: Arch) -> Arch:
         found = list(arch)
         for end, size in zip(itertools.accumulate(self.nodes), self.nodes, strict=True):
-            if not any(arch[end - size : end]):
-                found[end - size] = 1
+            if set(arch[end - size : end]) == {self.nothing}:
+                found[end - size] = 0 if self.nothing else 1
         return tuple(found)
 
 
@@ -286,7 +287,15 @@ def test_a_users_list_becomes_an_architecture(space: SearchSpace, seed: int):
     assert genes.check(space, list(arch)) == arch
 
 
-@given(st.sampled_from([Edges(), Edges(("none", "skip")), Edges(tuple("abcdefgh"))]), seeds)
+EDGES = [
+    Edges(),
+    Edges(("none", "skip")),
+    Edges(tuple("abcdefgh")),
+    Edges(("skip", "convolution", "none"), nothing=2),
+]
+
+
+@given(st.sampled_from(EDGES), seeds)
 def test_fair_takes_every_option_exactly_once(space: Edges, seed: int):
     found = schemes.fair(space, generator(seed))
     assert found == schemes.fair(space, generator(seed))

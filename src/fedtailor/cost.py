@@ -168,7 +168,7 @@ def _inputs(state: State, batch: int, needs: bool) -> Any:
     made = tuple(
         torch.empty((batch, *shape), device="meta", requires_grad=needs) for shape in state
     )
-    return made if len(made) > 1 else made[0]
+    return made if len(state) != 1 else made[0]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def _tensors(state: Any) -> tuple[Tensor, ...]:

@@ -1,10 +1,16 @@
 """Depthwise convolution that trains faster on a CPU than the stock one.
 
-oneDNN's weight gradient of a depthwise convolution is slow for large kernels on small maps: 9 ms
-for 640 channels, a 7x7 kernel and a 4x4 map. There it is computed as k*k shifted
-multiply-and-sums instead, taps that see only padding skipped. Everything else is the stock
-operator. Which formula is used depends on shapes alone, never on a measurement, so that results
-are the same to the bit wherever they are computed.
+Three facts about oneDNN without AVX-512, all in `python -m benchmarks.depthwise`: its weight
+gradient is fast for kernels up to 3 wide, however high, and ten times slower for wider ones; both
+of its gradients are slow with dilation; its forward pass is always fast. So here
+
+* the images' gradient is the forward pass of the flipped kernel (stride 1);
+* a dilated kernel's gradient is that of a plain one on every second pixel;
+* a wide kernel's gradient is put together from strips 3 wide; and on maps of a few pixels it is
+  k*k shifted multiply-and-sums, taps that see only padding skipped.
+
+Which formula is used depends on shapes alone, never on a measurement, so that results are the
+same to the bit wherever they are computed.
 """
 
 import math
@@ -14,6 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+STRIP = 3  # columns of a kernel that oneDNN is fast at
+CACHED = 1 << 20  # numbers that stay in the cache while they are used
 
 
 class DepthwiseConv2d(nn.Conv2d):
@@ -33,7 +42,8 @@ class DepthwiseConv2d(nn.Conv2d):
 
 def depthwise(images: Tensor, weight: Tensor, stride: int, padding: int, dilation: int) -> Tensor:
     """Convolve every channel by itself; `weight` is (channels, 1, k, k)."""
-    if images.device.type == "cpu" and weight.requires_grad and torch.is_grad_enabled():
+    learns = torch.is_grad_enabled() and (weight.requires_grad or images.requires_grad)
+    if learns and images.device.type == "cpu":
         return _Depthwise.apply(images, weight, stride, padding, dilation)  # pyright: ignore
     return F.conv2d(images, weight, None, stride, padding, dilation, groups=len(weight))
 
@@ -55,30 +65,105 @@ class _Depthwise(torch.autograd.Function):
         images, weight = ctx.saved_tensors
         stride, padding, dilation = ctx.how
         wants_images, wants_weight = ctx.needs_input_grad[:2]
-        shifted = wants_weight and prefers_shifts(images.shape, weight.shape[-1])
-        for_images, for_weight, _ = torch.ops.aten.convolution_backward(
-            gradient, images, weight, None,
-            [stride] * 2, [padding] * 2, [dilation] * 2, False, [0, 0], len(weight),
-            [wants_images, wants_weight and not shifted, False],
-        )  # fmt: skip
-        if shifted:
-            for_weight = shifted_weight_gradient(
-                images, gradient, weight, stride, padding, dilation
-            )
+        for_images = for_weight = None
+        if wants_images:
+            for_images = images_gradient(images, gradient, weight, stride, padding, dilation)
+        if wants_weight:
+            for_weight = weight_gradient(images, gradient, weight, stride, padding, dilation)
         return for_images, for_weight, None, None, None
 
 
-def prefers_shifts(images: torch.Size, kernel: int) -> bool:
-    """Tell by shapes alone whether shifted sums beat the stock weight gradient.
+def images_gradient(
+    images: Tensor, gradient: Tensor, weight: Tensor, stride: int, padding: int, dilation: int
+) -> Tensor:
+    """Return the images' gradient: for stride 1 the forward pass of the flipped kernel."""
+    if stride == 1 and 2 * padding == dilation * (weight.shape[-1] - 1):
+        flipped = weight.flip(2, 3)
+        return F.conv2d(gradient, flipped, None, 1, padding, dilation, groups=len(weight))
+    if stride == dilation == 2 and padding % 2 == 0:  # only every second pixel was looked at
+        found = torch.zeros_like(images)
+        seen = images[..., ::2, ::2]
+        found[..., ::2, ::2] = images_gradient(seen, gradient, weight, 1, padding // 2, 1)
+        return found
+    return _stock(images, gradient, weight, stride, (padding, padding), dilation, weights=False)
 
-    Drawn from `python -m benchmarks.depthwise`: oneDNN is good at 3x3 kernels on all but the
-    smallest maps, and at maps so large that shifted sums no longer fit the cache.
+
+def weight_gradient(
+    images: Tensor, gradient: Tensor, weight: Tensor, stride: int, padding: int, dilation: int
+) -> Tensor:
+    """Return the weight's gradient by the formula that suits the shapes."""
+    if dilation == 2 and padding % 2 == 0 and stride in (1, 2):
+        if stride == 1:
+            images, gradient = _phases(images), _phases(gradient)
+        else:
+            images = images[..., ::2, ::2].contiguous(memory_format=torch.channels_last)
+        stride, padding, dilation = 1, padding // 2, 1
+    how = formula(images.shape, gradient.shape, weight.shape[-1], dilation)
+    if how == "shifts":
+        return shifted_weight_gradient(images, gradient, weight, stride, padding, dilation)
+    if how == "strips":
+        return strip_weight_gradient(images, gradient, weight, stride, padding)
+    return _stock(images, gradient, weight, stride, (padding, padding), dilation, weights=True)
+
+
+def formula(images: torch.Size, gradient: torch.Size, kernel: int, dilation: int) -> str:
+    """Choose by shapes alone how to compute a weight gradient: shifts, strips or stock."""
+    channels, seen, made = images[1], math.prod(images[2:]), math.prod(gradient[2:])
+    if kernel < 3 or (kernel == 3 and seen > 4):
+        return "stock"
+    if made <= 4:
+        return "shifts" if channels >= 48 else "stock"
+    return "strips" if dilation == 1 and channels * made >= 512 else "stock"
+
+
+def _phases(maps: Tensor) -> Tensor:
+    """Turn each map into four of half its size, by the parity of rows and columns."""
+    height, width = maps.shape[2:]
+    if height % 2 or width % 2:
+        maps = F.pad(maps, (0, width % 2, 0, height % 2))
+    pixels = maps.permute(0, 2, 3, 1).unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
+    return pixels.permute(2, 4, 0, 1, 3, 5).flatten(0, 2).permute(0, 3, 1, 2)
+
+
+def strip_weight_gradient(
+    images: Tensor, gradient: Tensor, weight: Tensor, stride: int, padding: int
+) -> Tensor:
+    """Return the weight gradient, three columns of the kernel at a time.
+
+    Each strip is an unpadded convolution of the images moved by its first column; a few images at
+    a time, so that the moved copies stay in the cache.
     """
-    _, channels, height, width = images
-    pixels = height * width
-    if pixels <= 4:
-        return kernel >= 3 and channels >= 48
-    return kernel >= 5 and pixels <= 256 and channels >= 96
+    taps, (height, width), out = weight.shape[-1], images.shape[2:], gradient.shape[2:]
+    strip = weight[..., :STRIP]
+    bottom = (out[0] - 1) * stride + taps - height - padding
+    found = torch.zeros_like(weight, memory_format=torch.contiguous_format)
+    together = max(1, CACHED // images[0].numel())
+    for some, theirs in zip(images.split(together), gradient.split(together), strict=True):
+        for first in (*range(0, taps - STRIP, STRIP), taps - STRIP):
+            left = padding - first
+            right = (out[1] - 1) * stride + STRIP - width - left
+            moved = F.pad(some, (left, right, padding, bottom))
+            part = _stock(moved, theirs, strip, stride, (0, 0), 1, weights=True)
+            fresh = STRIP if first % STRIP == 0 else taps % STRIP  # the last strip may overlap
+            found[..., first + STRIP - fresh : first + STRIP] += part[..., STRIP - fresh :]
+    return found
+
+
+def _stock(
+    images: Tensor,
+    gradient: Tensor,
+    weight: Tensor,
+    stride: int,
+    padding: tuple[int, int],
+    dilation: int,
+    weights: bool,
+) -> Tensor:
+    """Return the weight's or the images' gradient as torch computes it."""
+    both = torch.ops.aten.convolution_backward(
+        gradient, images, weight, None, [stride] * 2, list(padding), [dilation] * 2, False, [0, 0],
+        len(weight), [not weights, weights, False],
+    )  # fmt: skip
+    return both[1 if weights else 0]
 
 
 def shifted_weight_gradient(

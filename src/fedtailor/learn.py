@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from fedtailor import cost
 from fedtailor.chain import allocate
 from fedtailor.data.batches import batch, chunks, epoch
+from fedtailor.optimise import SupernetOptimizer
+from fedtailor.supernet import Store
 from fedtailor.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
 
 EVALUATION_BATCH = 256
@@ -162,11 +164,84 @@ def train(
             total += loss.detach() * len(rows)
         client.meter.macs += per_image * len(examples)
         mean = total.item() / len(examples)
-        if not math.isfinite(mean) or not all(p.isfinite().all() for _, p in trained):
-            raise FloatingPointError(
-                "the weights or the loss became infinite: lower algorithm.lr or set algorithm.clip"
-            )
+        _refuse_divergence(mean, (p for _, p in trained))
     return mean
+
+
+@dataclass(frozen=True)
+class SupernetTraining:
+    """What training a supernet came to: the last epoch's mean loss, and what was trained."""
+
+    loss: float
+    times: dict[Arch, int]  # batches that each architecture trained on
+
+
+def train_supernet(
+    client: Client,
+    store: Store,
+    recipe: Recipe,
+    scheme: Callable[[torch.Generator], Sequence[Arch]],
+    *,
+    lr: float,
+    epochs: int | None = None,
+    distill: bool = False,
+    purpose: str = "train",
+) -> SupernetTraining:
+    """Train a store on the client's training data, some architectures to a batch.
+
+    Args:
+        client: whose training data it is.
+        store: its weights are trained in place.
+        recipe: how to train.
+        scheme: draws the architectures of a batch, such as those of `schemes`; their gradients
+            are added up for one step.
+        lr: the learning rate.
+        epochs: passes over the data; by default the recipe's.
+        distill: all but the first of a batch learn the first one's outputs instead of the labels.
+        purpose: keys the random draws.
+    """
+    rng, drawing, examples = client.rng(purpose), client.rng(f"{purpose}/archs"), client.train
+    optimizer = SupernetOptimizer(
+        store, recipe.optimizer, recipe.momentum, recipe.weight_decay, recipe.clip
+    )
+    times: dict[Arch, int] = {}
+    mean = 0.0
+    for _ in range(recipe.epochs if epochs is None else epochs):
+        total, terms = torch.zeros((), device=client.device), 0
+        for rows in epoch(examples, recipe.batch, rng):
+            images, labels = batch(examples, rows, rng, client.device)
+            archs = scheme(drawing)
+            models = [store.bind(arch) for arch in archs]
+            teacher = None
+            for arch, model in zip(archs, models, strict=True):
+                logits = model(images)
+                loss = _supernet_loss(logits, labels, teacher, recipe)
+                loss.backward()
+                if distill and teacher is None:
+                    teacher = logits.detach().softmax(1)
+                total += loss.detach() * len(rows)
+                terms += len(rows)
+                times[arch] = times.get(arch, 0) + 1
+                client.meter.macs += len(rows) * cost.training_macs(store.space, arch, store.task)
+            optimizer.step(models, lr)
+        mean = total.item() / max(terms, 1)
+        _refuse_divergence(mean, store.weights.values())
+    return SupernetTraining(mean, times)
+
+
+def _supernet_loss(
+    logits: Tensor, labels: Tensor, teacher: Tensor | None, recipe: Recipe
+) -> Tensor:
+    if teacher is None:
+        return F.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
+    return F.cross_entropy(logits, teacher)
+
+
+def _refuse_divergence(loss: float, weights: Iterable[Tensor]) -> None:
+    if not math.isfinite(loss) or not all(weight.isfinite().all() for weight in weights):
+        raise FloatingPointError(
+            "the weights or the loss became infinite: lower algorithm.lr or set algorithm.clip"
+        )
 
 
 def _choose(model: nn.Module, only: Callable[[str], bool] | None) -> list[tuple[str, nn.Parameter]]:

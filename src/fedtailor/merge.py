@@ -1,5 +1,8 @@
 """Merging what clients trained into the server's weights, and how much each of them counts."""
 
+# Torch has its fast operations on lists of tensors under private names only.
+# pyright: reportPrivateImportUsage=false
+
 import functools
 import operator
 from collections.abc import Iterable

@@ -4,6 +4,9 @@ What an architecture does not have is not touched: no decay, no momentum. Buffer
 windows that were trained, so memory follows the subnets and not the supernet.
 """
 
+# Torch has its fast operations on lists of tensors under private names only.
+# pyright: reportPrivateImportUsage=false
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

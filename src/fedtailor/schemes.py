@@ -27,10 +27,13 @@ def fair(space: SearchSpace, rng: torch.Generator) -> tuple[Arch, ...]:
     layer that is absent trains none of its options, so those are fair on average only.
     """
     for _ in range(TRIES):
-        found = tuple(_legal_form(space, arch) for arch in _permuted(option_counts(space), rng))
-        legal = tuple(arch for arch in found if arch is not None)
-        if len(legal) == len(found):
-            return legal
+        legal: list[Arch] = []
+        for drawn in _permuted(option_counts(space), rng):
+            if (arch := _legal_form(space, drawn)) is None:
+                break
+            legal.append(arch)
+        else:
+            return tuple(legal)
     raise UserError(
         f"space.name: among {TRIES} draws was no set of legal architectures that take every"
         " option equally often"
@@ -53,16 +56,16 @@ def _shuffled(count: int, size: int, rng: torch.Generator) -> list[int]:
 def _legal_form(space: SearchSpace, drawn: Arch) -> Arch | None:
     """Return the form of an architecture that equal networks share; None if it is not legal."""
     legal = space.repair(drawn)
-    changed = (gene for gene, pair in enumerate(zip(drawn, legal, strict=True)) if len({*pair}) > 1)
+    changed = (gene for gene, option in enumerate(legal) if option != drawn[gene])
     return legal if all(_is_absent(space, legal, gene) for gene in changed) else None
 
 
 def _is_absent(space: SearchSpace, arch: Arch, gene: int) -> bool:
     """Say whether a gene is without effect: it is 0, and no other option is another network.
 
-    Both are asked for: a gene that was repaired because its option is not legal has another one
-    than the first, even if the others allow it this one alone. (A space whose repair puts the
-    first option where the others allow nothing else cannot be told from one of absent layers.)
+    That it is 0 is asked for because a gene repaired away from an illegal first option, to the one
+    other option it has, looks as much without effect. What cannot be told from an absent layer is
+    a gene that repair moves to its first option where the other genes allow no second one.
     """
     others = range(1, len(space.choices[gene].options))
     return arch[gene] == 0 and all(

@@ -11,13 +11,20 @@ former begins with a ReLU, which is thus computed once.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.chain import Piece
-from fedtailor.depthwise import DepthwiseConv2d
 from fedtailor.errors import UserError
+from fedtailor.spaces._darts_operations import (
+    FactorizedReduce,
+    Maps,
+    Pointwise,
+    Style,
+    concatenate,
+    dropped,
+    operation,
+)
 from fedtailor.types import Task
 
 NODES = 4
@@ -47,8 +54,14 @@ def _pairs(text: str) -> Edges:
     return tuple(tuple(_SHORT[word] for word in pair.split("/")) for pair in text.split())
 
 
-# For the normal and for the reduction cell. s5 is as in DARTS-PT and SPIDER: without `none`.
+def _everywhere(*operations: str) -> Cells:
+    edges = (operations,) * len(EDGES)
+    return edges, edges
+
+
+# s5 as DARTS-PT and SPIDER have it: without `none`.
 OPERATION_SETS: dict[str, Cells] = {
+    "darts": _everywhere(*EIGHT),
     "s1": (
         _pairs(
             "skip/dil3 skip/dil5  skip/dil5 skip/sep3 skip/dil3  max/skip skip/sep3 skip/sep3 "
@@ -59,26 +72,11 @@ OPERATION_SETS: dict[str, Cells] = {
             "skip/dil5  max/avg max/avg skip/dil5 skip/dil5 skip/dil5"
         ),
     ),
-    **{
-        name: ((operations,) * len(EDGES),) * 2
-        for name, operations in {
-            "darts": EIGHT,
-            "s2": ("skip_connect", "sep_conv_3x3"),
-            "s3": ("none", "skip_connect", "sep_conv_3x3"),
-            "s4": ("noise", "sep_conv_3x3"),
-            "s5": EIGHT[1:],
-        }.items()
-    },
+    "s2": _everywhere("skip_connect", "sep_conv_3x3"),
+    "s3": _everywhere("none", "skip_connect", "sep_conv_3x3"),
+    "s4": _everywhere("noise", "sep_conv_3x3"),
+    "s5": _everywhere(*EIGHT[1:]),
 }
-
-
-@dataclass(frozen=True)
-class Style:
-    """What distinguishes the cells of a supernet (the defaults) from those of a final network."""
-
-    affine: bool = False  # batch norm learns scale and shift
-    pool_norm: bool = True  # batch norm, without scale and shift, follows every pool
-    drop_path: float = 0.0  # chance that an operation's output for an image is dropped
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def drawing(cells: Cells) -> dict[str, list[Arrow]]:
 
 
 class Stem(nn.Module):
-    """Resize the images if told to, widen them; no ReLU follows."""
+    """Resize the images if told to, and widen them; no ReLU follows."""
 
     def __init__(self, before: int, after: int, stride: int, resolution: int | None) -> None:
         super().__init__()
@@ -161,181 +159,55 @@ class Stem(nn.Module):
 
 
 class Cell(nn.Module):
-    """Four nodes, each the sum of the operations on its edges; their maps one after the other."""
+    """Four nodes, each the sum of all operations on its edges; their maps one after the other."""
 
     def __init__(self, place: Place, edges: Edges, style: Style) -> None:
         super().__init__()
-        first = FactorizedReduce if place.after_reduction else _Pointwise
-        self.preprocess0 = first(place.before_last, place.channels, style.affine)
-        self.preprocess1 = _Pointwise(place.last, place.channels, style.affine)
+        first = FactorizedReduce if place.after_reduction else Pointwise
+        self.preprocess0 = first(place.before_last, place.channels, style)
+        self.preprocess1 = Pointwise(place.last, place.channels, style)
         self.drop_path = style.drop_path
         self.sums: list[list[tuple[int, nn.Module | None]]] = [[] for _ in range(NODES)]
         for number, ((source, target), names) in enumerate(zip(EDGES, edges, strict=True)):
-            edge = nn.ModuleDict()
-            for name in names:
-                made = operation(name, place.channels, place.stride(number), style)
-                if made is not None:
-                    edge[name] = made
-                self.sums[target - 2].append((source, made))
-            if edge:
-                self.add_module(f"edge{number}", edge)
-        self.used = {source for summands in self.sums for source, _ in summands}
+            edge = {
+                name: operation(name, place.channels, place.stride(number), style) for name in names
+            }
+            self.sums[target - 2] += [(source, made) for made in edge.values()]
+            modules = {name: made for name, made in edge.items() if made is not None}
+            if modules:
+                self.add_module(f"edge{number}", nn.ModuleDict(modules))
+        self.read = {source for terms in self.sums for source, _ in terms}
 
     def forward(self, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return what the next cell reads."""
-        before_last, last = state[0], F.relu(state[1])
+        before_last, last = Maps(state[0], state[0]), Maps(state[1])
         maps = [
-            _Maps(self.preprocess0(before_last) if 0 in self.used else before_last),
-            _Maps(self.preprocess1(last) if 1 in self.used else last),
+            Maps(self.preprocess0(before_last)) if 0 in self.read else before_last,
+            Maps(self.preprocess1(last)) if 1 in self.read else last,
         ]
-        for summands in self.sums:
-            total: Tensor | None = None
-            fresh = False  # whether `total` is nobody else's, and may be added to in place
-            for source, made in summands:
-                term = self._term(maps[source], made)
-                if total is None:
-                    total = term
-                else:
-                    total, fresh = (total.add_(term) if fresh else total + term), True
-            assert total is not None
-            maps.append(_Maps(total))
-        return last, torch.cat([node.plain for node in maps[2:]], 1)
+        for terms in self.sums:
+            maps.append(Maps(self._sum(maps, terms)))
+        return last.rectified, concatenate([node.plain for node in maps[2:]])
 
-    def _term(self, maps: "_Maps", made: nn.Module | None) -> Tensor:
+    def _sum(self, maps: list[Maps], terms: list[tuple[int, nn.Module | None]]) -> Tensor:
+        total = self._term(maps, *terms[0])
+        own = False  # whether nobody else holds `total`, so that it may be added to in place
+        for source, made in terms[1:]:
+            term = self._term(maps, source, made)
+            total, own = (total.add_(term) if own else total + term), True
+        return total
+
+    def _term(self, maps: list[Maps], source: int, made: nn.Module | None) -> Tensor:
+        """Return what an operation makes of its source; None stands for the source itself."""
         if made is None:
-            return maps.plain
-        found = made(maps.rectified() if isinstance(made, _Rectifying) else maps.plain)
-        if self.drop_path and self.training:
-            keep = 1 - self.drop_path
-            mask = torch.rand(len(found), 1, 1, 1, device=found.device, dtype=found.dtype) < keep
-            found = found * (mask / keep)
-        return found
+            return maps[source].plain
+        found = made(maps[source])
+        return dropped(found, self.drop_path) if self.drop_path and self.training else found
 
 
 class Head(nn.Linear):
     """Average over the last output's map and classify."""
 
-    def forward(self, input: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, input: tuple[Tensor, Tensor]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the logits."""
         return super().forward(input[1].mean((2, 3)))
-
-
-class _Maps:
-    """What a node or input holds, and its ReLU once somebody has asked for it."""
-
-    def __init__(self, plain: Tensor) -> None:
-        self.plain = plain
-        self._rectified: Tensor | None = None
-
-    def rectified(self) -> Tensor:
-        if self._rectified is None:
-            self._rectified = F.relu(self.plain)
-        return self._rectified
-
-
-class _Rectifying(nn.Module):
-    """An operation that begins with a ReLU, which its caller has computed."""
-
-
-def operation(name: str, channels: int, stride: int, style: Style) -> nn.Module | None:
-    """Make the module of an operation other than `none`; None: the input itself."""
-    if name == "skip_connect":
-        return None if stride == 1 else FactorizedReduce(channels, channels, style.affine)
-    if name == "noise":
-        return Noise(stride)
-    kind, _, size = name.rpartition("_")
-    if kind in ("max_pool", "avg_pool"):
-        return Pool(kind, channels, stride, style.pool_norm)
-    made = {"sep_conv": SeparableConv, "dil_conv": DilatedConv}[kind]
-    return made(channels, int(size[0]), stride, style.affine)
-
-
-class _Pointwise(_Rectifying):
-    def __init__(self, before: int, after: int, affine: bool) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(before, after, 1, bias=False)
-        self.norm = nn.BatchNorm2d(after, affine=affine)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return self.norm(self.conv(maps))
-
-
-class FactorizedReduce(_Rectifying):
-    """Halve the map: half the channels read the even pixels, the others the odd ones."""
-
-    def __init__(self, before: int, after: int, affine: bool) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after // 2, 1, stride=2, bias=False)
-        self.conv2 = nn.Conv2d(before, after // 2, 1, stride=2, bias=False)
-        self.norm = nn.BatchNorm2d(after, affine=affine)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Reduce; a map of odd size ends with zeros for the odd pixels that it lacks."""
-        height, width = maps.shape[2:]
-        padded = F.pad(maps, (0, width % 2, 0, height % 2)) if height % 2 or width % 2 else maps
-        return self.norm(torch.cat([self.conv1(maps), self.conv2(padded[:, :, 1:, 1:])], 1))
-
-
-class SeparableConv(_Rectifying):
-    """Convolve each channel, mix channels, normalise; twice, the stride in the first."""
-
-    def __init__(self, channels: int, kernel: int, stride: int, affine: bool) -> None:
-        super().__init__()
-        self.depthwise1 = DepthwiseConv2d(channels, kernel, stride)
-        self.pointwise1 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels, affine=affine)
-        self.depthwise2 = DepthwiseConv2d(channels, kernel)
-        self.pointwise2 = nn.Conv2d(channels, channels, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels, affine=affine)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Convolve."""
-        inner = F.relu(self.norm1(self.pointwise1(self.depthwise1(maps))))
-        return self.norm2(self.pointwise2(self.depthwise2(inner)))
-
-
-class DilatedConv(_Rectifying):
-    """Convolve each channel with every second pixel, mix channels, normalise."""
-
-    def __init__(self, channels: int, kernel: int, stride: int, affine: bool) -> None:
-        super().__init__()
-        self.depthwise = DepthwiseConv2d(channels, kernel, stride, dilation=2)
-        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
-        self.norm = nn.BatchNorm2d(channels, affine=affine)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Convolve."""
-        return self.norm(self.pointwise(self.depthwise(maps)))
-
-
-class Pool(nn.Module):
-    """Pool 3x3 pixels, padding not counted in averages; in a supernet, normalise."""
-
-    def __init__(self, kind: str, channels: int, stride: int, normalised: bool) -> None:
-        super().__init__()
-        self.largest, self.stride = kind == "max_pool", stride
-        self.norm = nn.BatchNorm2d(channels, affine=False) if normalised else nn.Identity()
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Pool."""
-        if self.largest:
-            return self.norm(F.max_pool2d(maps, 3, self.stride, 1))
-        return self.norm(F.avg_pool2d(maps, 3, self.stride, 1, count_include_pad=False))
-
-
-class Noise(nn.Module):
-    """Standard normal noise in the shape of a map, in training and in evaluation alike.
-
-    Drawn from torch's global generator, which the training loop seeds before every step.
-    """
-
-    def __init__(self, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Draw, in the layout of a channels_last map."""
-        count, channels, *size = maps.shape
-        height, width = ((pixels - 1) // self.stride + 1 for pixels in size)
-        drawn = torch.randn(count, height, width, channels, device=maps.device, dtype=maps.dtype)
-        return drawn.permute(0, 3, 1, 2)

@@ -158,7 +158,8 @@ class Shortcut(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Pool and map."""
         if self.stride > 1:
-            x = F.avg_pool2d(x, self.stride, self.stride, padding=x.shape[-1] % 2)
+            odd = x.shape[-2] % 2, x.shape[-1] % 2
+            x = F.avg_pool2d(x, self.stride, self.stride, padding=odd)
         return self.conv(x)
 
 

@@ -48,7 +48,7 @@ class NASViT(ChainSpace):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"resolutions": (192, 224, 256, 288), "strides": (2, 1, 2, 2, 2, 2, 1, 2)},
-        "cpu": {"width": 0.15, "resolutions": (24, 28, 32, 36), "strides": (2, 1, 2, 1, 2, 1, 1, 2)},
+        "cpu": {"width": 0.15, "resolutions": (18, 21, 24, 27), "strides": (2, 1, 2, 1, 2, 1, 1, 2)},
     }
 
     @property

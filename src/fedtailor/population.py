@@ -1,0 +1,117 @@
+"""Evaluating many architectures of one supernet: what they share is computed once.
+
+Architectures form a trie of pieces. It is walked depth first, and what a prefix made of the
+images is kept while anything below it needs it. The results are those of one network at a time,
+to the bit: the same modules see the same batches.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedtailor.chain import Piece, pieces_of
+from fedtailor.data.batches import batch, chunks
+from fedtailor.learn import EVALUATION_BATCH
+from fedtailor.supernet import Store
+from fedtailor.types import Arch, Examples
+
+Visit = Callable[[int, Tensor], None]
+
+
+def population_logits(
+    store: Store,
+    archs: Sequence[Arch],
+    examples: Examples,
+    calibration: Examples | None = None,
+) -> Tensor:
+    """Return every architecture's logits on every example: (architectures, examples, classes).
+
+    Args:
+        store: the supernet's weights.
+        archs: the architectures; equal ones are computed once.
+        examples: the images, not augmented, in batches of at most 256.
+        calibration: examples whose batch-norm statistics are used; none: those of each batch.
+    """
+    found = torch.empty(len(archs), len(examples), store.task.classes)
+
+    def visit(arch: int, logits: Tensor) -> None:
+        found[arch] = logits
+
+    walk(store, archs, examples, visit, calibration)
+    return found
+
+
+def population_accuracies(
+    store: Store,
+    archs: Sequence[Arch],
+    examples: Examples,
+    calibration: Examples | None = None,
+) -> list[float]:
+    """Return every architecture's accuracy; arguments as `population_logits`."""
+    found = [0.0] * len(archs)
+    labels = examples.labels[examples.index]
+
+    def visit(arch: int, logits: Tensor) -> None:
+        found[arch] = (logits.argmax(1) == labels).float().mean().item()
+
+    walk(store, archs, examples, visit, calibration)
+    return found
+
+
+def walk(
+    store: Store,
+    archs: Sequence[Arch],
+    examples: Examples,
+    visit: Visit,
+    calibration: Examples | None = None,
+) -> None:
+    """Call `visit` with every architecture's number and its logits, one at a time."""
+    chains = [pieces_of(store.space, arch, store.task) for arch in archs]
+    sources = [calibration, examples] if calibration is not None else [examples]
+    with torch.inference_mode():
+        states = [_batches(source, store.device) for source in sources]
+        _descend(store, chains, list(range(len(archs))), 0, states, visit)
+
+
+def _batches(examples: Examples, device: str) -> list[Any]:
+    rows = chunks(examples, EVALUATION_BATCH)
+    return [batch(examples, part, None, device)[0] for part in rows]
+
+
+def _descend(
+    store: Store,
+    chains: list[tuple[Piece, ...]],
+    members: list[int],
+    level: int,
+    states: list[list[Any]],
+    visit: Visit,
+) -> None:
+    """Go on with architectures whose first `level` pieces agree; `states` is what those made."""
+    groups: dict[Piece, list[int]] = {}
+    for member in members:
+        if level == len(chains[member]):
+            visit(member, torch.cat(states[-1]).cpu())
+        else:
+            groups.setdefault(chains[member][level], []).append(member)
+    for piece, group in groups.items():
+        after = _through(store.module(piece), states)
+        _descend(store, chains, group, level + 1, after, visit)
+
+
+def _through(module: nn.Module, states: list[list[Any]]) -> list[list[Any]]:
+    """Pass batches through a module: with the statistics of the first list's, or of each batch."""
+    module.eval()
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain mean over the batches
+        norm.train()
+    after = [[module(state) for state in states[0]]]
+    module.eval()
+    after += [[module(state) for state in rest] for rest in states[1:]]
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return after
