@@ -37,7 +37,7 @@ Tiny = Callable[..., dict[str, Any]]
         ("algorithm__name", "no.py:Thing", "algorithm.name:"),
         ("algorithm", 3, "algorithm: must be a table"),
         ("space__name", "cnnn", "space.name: no space is called 'cnnn'; did you mean cnn?"),
-        ("space__zzz", 3, "space.zzz: unknown; there are: hidden, name, width"),
+        ("space__zzz", 3, "space.zzz: unknown; there are: arch, hidden, init, name, preset"),
         ("round", 3, "round: unknown; did you mean rounds?"),
         ("rounds", 0, "rounds: input should be greater than or equal to 1, not 0"),
         ("rounds", True, "rounds: input should be a valid integer"),

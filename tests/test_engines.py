@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import codec, learn
+from fedtailor import codec
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
@@ -22,6 +22,7 @@ from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
 from fedtailor.errors import UserError
 from fedtailor.experiment import clients_of, run, setting_of
+from fedtailor.initial import initial_weights
 from fedtailor.loop import ClientFailedError
 from fedtailor.summary import digest, summarise
 from fedtailor.types import Message, Server
@@ -248,7 +249,7 @@ def test_a_round_in_which_all_fail_changes_nothing(
     found = run(table, tmp_path / "run")
     assert summarise(found)["failures"] == 6
     assert summarise(found)["bytes"]["up"] == 0 < summarise(found)["bytes"]["down"]
-    first = learn.initial_weights(site_of(table, tmp_path)[0].setting)
+    first = initial_weights(site_of(table, tmp_path)[0].setting)
     assert codec.digest(Global(first)) == codec.digest(codec.read(Global, found.server_path(2)))
 
 

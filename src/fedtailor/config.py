@@ -13,12 +13,12 @@ import tomli_w
 from annotated_types import Ge, Gt, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedtailor import registry
+from fedtailor import genes, registry
 from fedtailor.algorithm import Algorithm
 from fedtailor.data.options import DataOptions
 from fedtailor.errors import UserError
 from fedtailor.rng import numpy_rng_for
-from fedtailor.types import Budget, SearchSpace
+from fedtailor.types import Arch, Budget, SearchSpace
 
 T = TypeVar("T")
 Above: TypeAlias = Annotated[float, Gt(0)]
@@ -69,6 +69,8 @@ class Config:
     algorithm: Algorithm[Any, Any] = field(default_factory=lambda: _default("algorithm", "fedavg"))
     space_name: str = "cnn"
     space: SearchSpace = field(default_factory=lambda: _default("space", "cnn"))
+    space_arch: Arch | Literal["smallest", "middle", "largest"] = "middle"
+    space_init: str | None = None  # a file of weights to start from
     data: DataOptions = field(default_factory=DataOptions)
     budget: BudgetOptions = BudgetOptions()
     engine: EngineOptions = EngineOptions()
@@ -76,6 +78,8 @@ class Config:
 
 TABLES = {"data": DataOptions, "budget": BudgetOptions, "engine": EngineOptions}
 NAMED = ("algorithm", "space")
+BESIDE = {"algorithm": ["name"], "space": ["name", "preset", "arch", "init"]}  # fields of no class
+ARCHS = ("smallest", "middle", "largest")
 
 
 def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -125,16 +129,56 @@ def make_config(table: dict[str, Any]) -> Config:
     parts: dict[str, Any] = {}
     for kind in NAMED:
         name, fields = _named(kind, table.pop(kind, {}))
+        found = registry.find(kind, name)
         parts[f"{kind}_name"] = name
-        parts[kind] = validate(registry.find(kind, name), fields, kind)
+        if kind == "space":
+            parts |= {key: fields.pop(key.removeprefix("space_")) for key in _kept(fields)}
+            fields = _preset(found, fields) | fields
+        parts[kind] = validate(found, fields, kind)
+    parts |= _start(parts)
     for key, kind in TABLES.items():
         parts[key] = validate(kind, table.pop(key, {}), key)
     parts["data"] = _anywhere(parts["data"])
-    top = [f.name for f in dataclasses.fields(Config) if f.name not in parts]
+    top = [
+        f.name
+        for f in dataclasses.fields(Config)
+        if f.name not in (*parts, "space_arch", "space_init")
+    ]
     _refuse_unknown(table, top, "", [*NAMED, *TABLES])
     hints = typing.get_type_hints(Config, include_extras=True)
     plain = {key: _validated(hints[key], value, key) for key, value in table.items()}
     return Config(**plain, **parts)
+
+
+def _kept(fields: dict[str, Any]) -> list[str]:
+    """List what a space's table says that is no field of the space."""
+    return [f"space_{key}" for key in ("arch", "init") if key in fields]
+
+
+def _preset(space: type[SearchSpace], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that a preset sets; what the table says beside it comes first."""
+    name = fields.pop("preset", "default")
+    known = {"default": {}, **space.presets}
+    if name not in known:
+        raise UserError(
+            f"space.preset: no preset is called {name!r}{registry.nearest(str(name), list(known))}"
+        )
+    return json.loads(json.dumps(known[name]))
+
+
+def _start(parts: dict[str, Any]) -> dict[str, Any]:
+    """Check what a space starts from: its architecture and its file of weights."""
+    found: dict[str, Any] = {}
+    arch, init = parts.get("space_arch", "middle"), parts.get("space_init")
+    if arch not in ARCHS:
+        if not isinstance(arch, list):
+            raise UserError(f"space.arch: must be one of {', '.join(ARCHS)}, or a list of genes")
+        found["space_arch"] = genes.check(parts["space"], tuple(arch))
+    if init is not None:
+        if not isinstance(init, str):
+            raise UserError("space.init: must be the path of a safetensors file")
+        found["space_init"] = str(Path(init).expanduser().resolve())
+    return found
 
 
 def config_table(config: Config) -> dict[str, Any]:
@@ -142,11 +186,14 @@ def config_table(config: Config) -> dict[str, Any]:
     table = {
         f.name: getattr(config, f.name)
         for f in dataclasses.fields(config)
-        if f.name not in (*NAMED, *TABLES) and not f.name.endswith("_name")
+        if f.name not in (*NAMED, *TABLES) and not f.name.startswith(("algorithm_", "space_"))
     }
     for kind in NAMED:
         fields = dataclasses.asdict(getattr(config, kind))
         table[kind] = {"name": getattr(config, f"{kind}_name"), **fields}
+    if config.space.choices:
+        table["space"]["arch"] = config.space_arch
+    table["space"]["init"] = config.space_init
     for key in TABLES:
         table[key] = dataclasses.asdict(getattr(config, key))
     return _without_none(table)
@@ -180,7 +227,7 @@ def validate(kind: type[T], fields: Any, path: str) -> T:
     if not isinstance(fields, dict):
         raise UserError(f"{path}: must be a table, such as [{path}]")
     known = [f.name for f in dataclasses.fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
-    _refuse_unknown(fields, known, f"{path}.", ["name"] if path in NAMED else [])
+    _refuse_unknown(fields, known, f"{path}.", BESIDE.get(path, []))
     return _validated(kind, fields, path)
 
 

@@ -13,6 +13,7 @@ from fedtailor.engines.base import Engine
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
 from fedtailor.errors import UserError
+from fedtailor.initial import initial_weights
 from fedtailor.loop import Loop, Progress, federate
 from fedtailor.newrun import check_partition, create_run, default_path
 from fedtailor.runfolder import Run
@@ -80,17 +81,22 @@ def check_config(config: Config, federation: Federation) -> None:
         raise UserError(
             f"cohort: {config.cohort} clients a round, but there are {federation.clients}"
         )
-    names = cost.parameter_names(config.space, (), federation.task)  # builds it, or says why not
+    setting = setting_of(config, federation)
+    names = cost.parameter_names(setting.space, setting.arch, setting.task)  # or says why not
     if not any(name.startswith("head.") for name in names):
         raise UserError(
             "space.name: the names of the classifier's parameters must begin with head."
         )
+    if setting.init is not None:
+        initial_weights(setting)
     device_of(config)
 
 
 def setting_of(config: Config, federation: Federation) -> Setting:
     """Return what server and clients both know."""
-    return Setting(federation.task, config.space, config.rounds, config.seed)
+    space, arch = config.space, config.space_arch
+    chosen = getattr(space, arch)() if isinstance(arch, str) else arch
+    return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
 
 
 def device_of(config: Config) -> str:

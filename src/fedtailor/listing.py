@@ -56,7 +56,9 @@ def _algorithm(name: str) -> dict[str, Any]:
 
 def _space(name: str) -> dict[str, Any]:
     found = registry.find("space", name)
-    return {"name": name, **_about(inspect.getmodule(found)), "choices": len(found().choices)}
+    about = _about(inspect.getmodule(found))
+    presets = ["default", *found.presets]
+    return {"name": name, **about, "choices": len(found().choices), "presets": presets}
 
 
 def _data(name: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def plan(config: Config) -> dict[str, Any]:
     federation = load_federation(config.data)
     check_config(config, federation)
     setting, clients = setting_of(config, federation), clients_of(federation, config)
-    space, task, arch = setting.space, setting.task, ()
+    space, task, arch = setting.space, setting.task, setting.arch
     measured = _rehearse(config, federation)
     bounds = federation.bounds.tolist()
     memory = cost.training_memory(space, arch, task, config.algorithm.batch)

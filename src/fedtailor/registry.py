@@ -15,7 +15,7 @@ from typing import Any
 
 from fedtailor.errors import UserError
 
-MARKS = {"algorithm": ("train", "aggregate"), "space": ("choices", "build")}
+MARKS = {"algorithm": ("train", "aggregate"), "space": ("choices", "build", "cover")}
 KINDS = {"algorithm": "algorithms", "space": "spaces"}
 
 

@@ -239,6 +239,8 @@ def _describe(site: Site, names: dict[str, str]) -> tuple[dict[str, Json], Tenso
         "task": codec.pack(setting.task)[1],
         "rounds": setting.rounds,
         "seed": setting.seed,
+        "arch": list(setting.arch),
+        "init": setting.init,
         "clients": codec.pack(site.clients)[1],
         "states": str(site.states.resolve()),
         "models": str(site.models.resolve()) if site.models else None,

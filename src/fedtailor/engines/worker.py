@@ -66,7 +66,12 @@ def _site(head: Json, tensors: Tensors) -> Site:
         return codec.unpack(registry.find(kind, head[kind]["name"]), {}, head[kind]["fields"])
 
     setting = Setting(
-        codec.unpack(Task, {}, head["task"]), made("space"), head["rounds"], head["seed"]
+        codec.unpack(Task, {}, head["task"]),
+        made("space"),
+        head["rounds"],
+        head["seed"],
+        tuple(head["arch"]),
+        head["init"],
     )
     clients = codec.unpack(tuple[ClientInfo, ...], {}, head["clients"])
     models = Path(head["models"]) if head["models"] else None

@@ -19,7 +19,7 @@ from fedtailor.errors import UserError
 from fedtailor.spaces._darts_operations import (
     FactorizedReduce,
     Maps,
-    Pointwise,
+    Preprocess,
     Style,
     concatenate,
     dropped,
@@ -163,9 +163,9 @@ class Cell(nn.Module):
 
     def __init__(self, place: Place, edges: Edges, style: Style) -> None:
         super().__init__()
-        first = FactorizedReduce if place.after_reduction else Pointwise
+        first = FactorizedReduce if place.after_reduction else Preprocess
         self.preprocess0 = first(place.before_last, place.channels, style)
-        self.preprocess1 = Pointwise(place.last, place.channels, style)
+        self.preprocess1 = Preprocess(place.last, place.channels, style)
         self.drop_path = style.drop_path
         self.sums: list[list[tuple[int, nn.Module | None]]] = [[] for _ in range(NODES)]
         for number, ((source, target), names) in enumerate(zip(EDGES, edges, strict=True)):

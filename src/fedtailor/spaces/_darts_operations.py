@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from fedtailor.depthwise import DepthwiseConv2d
 
+SMALL = 64  # pixels of a map
+
 
 @dataclass(frozen=True)
 class Style:
@@ -108,12 +110,25 @@ def operation(name: str, channels: int, stride: int, style: Style) -> nn.Module 
     return kind(channels, int(name[-1]), stride, style)
 
 
-class Pointwise(nn.Module):
+class Mix(nn.Conv2d):
+    """A 1x1 convolution; on small maps a matrix product, which on a CPU is twice as fast there."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__(before, after, 1, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Mix the channels."""
+        if input.device.type != "cpu" or input.shape[2] * input.shape[3] > SMALL:
+            return super().forward(input)
+        return F.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1)).permute(0, 3, 1, 2)
+
+
+class Preprocess(nn.Module):
     """ReLU, mix channels, normalise."""
 
     def __init__(self, before: int, after: int, style: Style) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(before, after, 1, bias=False)
+        self.conv = Mix(before, after)
         self.norm = nn.BatchNorm2d(after, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
@@ -126,8 +141,8 @@ class FactorizedReduce(nn.Module):
 
     def __init__(self, before: int, after: int, style: Style) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(before, after // 2, 1, bias=False)
-        self.conv2 = nn.Conv2d(before, after // 2, 1, bias=False)
+        self.conv1 = Mix(before, after // 2)
+        self.conv2 = Mix(before, after // 2)
         self.norm = nn.BatchNorm2d(after, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
@@ -142,10 +157,10 @@ class SeparableConv(nn.Module):
     def __init__(self, channels: int, kernel: int, stride: int, style: Style) -> None:
         super().__init__()
         self.depthwise1 = DepthwiseConv2d(channels, kernel, stride)
-        self.pointwise1 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.pointwise1 = Mix(channels, channels)
         self.norm1 = nn.BatchNorm2d(channels, affine=style.affine)
         self.depthwise2 = DepthwiseConv2d(channels, kernel)
-        self.pointwise2 = nn.Conv2d(channels, channels, 1, bias=False)
+        self.pointwise2 = Mix(channels, channels)
         self.norm2 = nn.BatchNorm2d(channels, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
@@ -164,7 +179,7 @@ class DilatedConv(nn.Module):
         super().__init__()
         self.stride = stride
         self.depthwise = DepthwiseConv2d(channels, kernel, dilation=1 if stride == 2 else 2)
-        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
+        self.pointwise = Mix(channels, channels)
         self.norm = nn.BatchNorm2d(channels, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
