@@ -4,43 +4,134 @@ import dataclasses
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import cost, learn, registry
+from fedtailor import cost, genes, learn, registry
 from fedtailor.initial import initial_weights
-from fedtailor.spaces.levit import LeViT, _Attention
-from fedtailor.types import Setting, Task
+from fedtailor.types import Arch, SearchSpace, Setting, Task
 
 EVERY = registry.names("space")
 CIFAR = Task((3, 32, 32), 10)
 TASKS = [CIFAR, Task((1, 28, 28), 3)]
 
 
+def some_archs(space: SearchSpace, count: int) -> list[Arch]:
+    """Return the smallest, the middle, the largest and some random architectures."""
+    rng = torch.Generator().manual_seed(0)
+    drawn = [genes.sample(space, rng) for _ in range(count if space.choices else 0)]
+    return list(dict.fromkeys([space.smallest(), space.middle(), space.largest(), *drawn]))
+
+
+def presets(name: str) -> list[SearchSpace]:
+    kind = registry.find("space", name)
+    return [kind(**fields) for fields in ({}, *kind.presets.values())]
+
+
+def images(task: Task, count: int = 4) -> Tensor:
+    drawn = torch.randn(count, *task.shape, generator=torch.Generator().manual_seed(0))
+    return drawn.contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TASKS, ids=str)
 def test_builds_forward_and_backward(name: str, task: Task):
-    space = registry.find("space", name)()
-    arch = tuple(0 for _ in space.choices)
+    """Every parameter of an architecture is used: it gets a gradient."""
+    kind = registry.find("space", name)
+    space = kind(**kind.presets.get("cpu", {}))
     setting = Setting(task, space, 1, 0)
-    model = learn.model_of(setting, initial_weights(setting, arch), "cpu", arch)
-    images = torch.randn(4, *task.shape, generator=torch.Generator().manual_seed(0))
-    logits = model(images)
-    assert logits.shape == (4, task.classes)
-    F.cross_entropy(logits, torch.arange(4) % task.classes).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert any(name.startswith("head.") for name, _ in model.named_parameters())
+    for arch in some_archs(space, 3):
+        model = learn.model_of(setting, initial_weights(setting, arch), "cpu", arch)
+        logits = model(images(task))
+        assert logits.shape == (4, task.classes)
+        F.cross_entropy(logits, torch.arange(4) % task.classes).backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+        assert any(name.startswith("head.") for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_preset_builds(name: str):
+    """On the meta device, where size costs nothing."""
+    for space in presets(name):
+        for arch in some_archs(space, 2):
+            with torch.device("meta"):
+                model = space.build(arch, CIFAR)
+                assert model(torch.empty(2, *CIFAR.shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_preset_keeps_every_gene_and_every_option(name: str):
+    """Presets shrink widths, cells and resolution, never the space."""
+    default, *others = presets(name)
+    for space in others:
+        kept = {c.name: c.options for c in space.choices}
+        for choice in default.choices:
+            assert len(kept[choice.name]) == len(choice.options)
+        for choice in space.choices:
+            assert len(set(choice.options)) == len(choice.options)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_options_make_a_difference(name: str):
+    """In the middle architecture and its neighbours no two networks are the same."""
+    for space in presets(name):
+        middle = space.middle()
+        around = {middle, *genes.neighbours(space, middle)}
+        seen = {str(_pieces(space, arch)) for arch in around}
+        assert len(seen) == len(around)
+
+
+def _pieces(space: SearchSpace, arch: Arch) -> object:
+    from fedtailor.chain import pieces_of
+
+    return pieces_of(space, arch, CIFAR)
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_costs_are_counted(name: str):
-    space = registry.find("space", name)()
-    arch = tuple(0 for _ in space.choices)
-    model = space.build(arch, CIFAR)
-    assert cost.parameters(space, arch, CIFAR) == sum(p.numel() for p in model.parameters())
-    macs = cost.forward_macs(space, arch, CIFAR)
-    assert 2 * macs < cost.training_macs(space, arch, CIFAR) <= 3 * macs
-    small, large = (cost.training_memory(space, arch, CIFAR, batch) for batch in (8, 16))
-    assert small < large < 2 * small + 1
+    kind = registry.find("space", name)
+    space = kind(**kind.presets.get("cpu", {}))
+    for arch in some_archs(space, 1):
+        model = space.build(arch, CIFAR)
+        assert cost.parameters(space, arch, CIFAR) == sum(p.numel() for p in model.parameters())
+        macs = cost.forward_macs(space, arch, CIFAR)
+        assert 2 * macs < cost.training_macs(space, arch, CIFAR) <= 3 * macs
+        small, large = (cost.training_memory(space, arch, CIFAR, batch) for batch in (8, 16))
+        assert small < large < 2 * small + 1
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_costs_of_pieces_add_up_to_those_of_the_whole(name: str):
+    """Piece by piece, and the network as one piece whose parts are not known."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Whole(SearchSpace):
+        space: SearchSpace
+
+        def build(self, arch: Arch, task: Task) -> nn.Module:
+            return self.space.build(arch, task)
+
+    kind = registry.find("space", name)
+    space = kind(**kind.presets.get("cpu", {}))
+    for arch in some_archs(space, 1):
+        for count in (cost.forward_macs, cost.training_macs, cost.wire_bytes):
+            assert count(space, arch, CIFAR) == count(Whole(space), arch, CIFAR)
+        memory = [cost.training_memory(s, arch, CIFAR, 8) for s in (space, Whole(space))]
+        assert memory[0] == pytest.approx(memory[1], rel=0.01)
+        frozen = frozenset(cost.parameter_names(space, arch, CIFAR)[:9])
+        macs = [cost.training_macs(s, arch, CIFAR, frozen) for s in (space, Whole(space))]
+        assert macs[0] == macs[1]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_smallest_middle_and_largest_are_in_order_of_cost(name: str):
+    for space in presets(name):
+        if space.choices:
+            archs = (space.smallest(), space.middle(), space.largest())
+            assert all(genes.is_legal(space, arch) for arch in archs)
+            for count in (cost.parameters, cost.forward_macs):
+                small, middle, large = (count(space, arch, CIFAR) for arch in archs)
+                assert small < middle < large
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -49,69 +140,3 @@ def test_is_a_value(name: str):
     kind = registry.find("space", name)
     assert kind() == kind() and hash(kind()) == hash(kind())
     assert dataclasses.fields(kind)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("cnn", 479_386),
-        ("resnet18", 11_173_962),
-        ("mobilenetv3_large", 4_214_842),
-        ("levit", 7_011_610),
-    ],
-)
-def test_parameter_counts_of_published_sizes(name: str, parameters: int):
-    assert cost.parameters(registry.find("space", name)(), (), CIFAR) == parameters
-
-
-def test_levit_128s_at_the_papers_size():
-    """7.8 M parameters with the second head that distillation needs, and 305 M multiply-adds."""
-    space, task = LeViT((2, 2, 2, 2)), Task((3, 224, 224), 1000)
-    second_head = 384 * 1000 + 1000 + 2 * 384
-    assert round((cost.parameters(space, (), task) + second_head) / 1e6, 1) == 7.8
-    assert cost.forward_macs(space, (), task) == pytest.approx(305e6, rel=0.01)
-
-
-def test_levit_looks_distances_up_whoever_had_the_network_before():
-    """Its table of distances is no weight: loading weights must leave it alone."""
-    setting = Setting(Task((3, 16, 16), 4), LeViT(), 1, 0)
-    weights = initial_weights(setting)
-    assert not any("distance" in name for name in weights)
-    for _ in range(2):
-        model = learn.model_of(setting, weights, "cpu")
-        table = dict(model.named_buffers())["blocks.0.inner.distance"]
-        assert table[0].tolist() == [row * 8 + column for row in range(8) for column in range(8)]
-        assert torch.equal(table, table.T)
-
-
-def test_residual_branches_of_levit_begin_closed():
-    setting = Setting(CIFAR, LeViT(), 1, 0)
-    weights = initial_weights(setting)
-    assert weights["blocks.0.inner.project.norm.weight"].abs().max() == 0
-    assert weights["blocks.0.inner.query.norm.weight"].min() == 1
-    assert weights["blocks.0.inner.position_bias"].abs().max() == 0
-
-
-def test_levit_attention_against_a_loop_over_queries():
-    """One attention with a stride, token by token, head by head."""
-    torch.manual_seed(0)
-    size, stride, heads = 3, 2, 2
-    attention = _Attention(8, 12, heads, 4, size, stride).eval()
-    torch.nn.init.normal_(attention.position_bias)
-    tokens = torch.randn(1, size * size, 8)
-    both = attention.key_value(tokens)[0].view(size * size, heads, -1)
-    found = []
-    for row in range(0, size, stride):
-        for column in range(0, size, stride):
-            asked = attention.query(tokens[:, row * size + column][:, None])[0, 0].view(heads, -1)
-            value = []
-            for head in range(heads):
-                scores = torch.stack([
-                    asked[head] @ both[k, head, :16] / 4
-                    + attention.position_bias[head, abs(row - k // 3) * 3 + abs(column - k % 3)]
-                    for k in range(size * size)
-                ])  # fmt: skip
-                value.append(scores.softmax(0) @ both[:, head, 16:])
-            found.append(torch.cat(value))
-    expected = attention.project(F.hardswish(torch.stack(found))[None])
-    assert torch.allclose(attention(tokens), expected, atol=1e-5)

@@ -1,6 +1,5 @@
 """The twin of one of our architectures, holding the same weights."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -9,7 +8,7 @@ from benchmarks.twins import darts, load_by_position, mobilenetv3, mobilenetv3_p
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
-from fedtailor.spaces.nasvit import NASViT
+from fedtailor.spaces.nasvit import STAGES, NASViT
 from fedtailor.types import Arch, SearchSpace, Task, Tensors
 
 
@@ -49,7 +48,25 @@ def _build(space: SearchSpace, options: list[Any], named: dict[str, Any], task: 
 
 
 def _nasvit(space: NASViT, named: dict[str, Any], task: Task) -> nn.Module:
-    raise NotImplementedError
+    """Genes with one option are no choices, and come from the space's table."""
+    resolution = named.get("resolution", next(iter(space.resolutions), None))
+
+    def of_all(gene: str, table: str) -> list[int]:
+        return [named.get(f"{n} {gene}", getattr(s, table)[0]) for n, s in STAGES.items()]
+
+    return nasvit.build(
+        named["stem width"],
+        of_all("width", "widths"),
+        of_all("depth", "depths"),
+        of_all("kernel", "kernels"),
+        of_all("expansion", "expansions"),
+        named["head width"],
+        resolution or task.shape[1],
+        task.classes,
+        task.shape[0],
+        space.strides,
+        resolution,
+    )
 
 
 def _resized(size: int | None, network: nn.Module) -> nn.Module:

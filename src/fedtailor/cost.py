@@ -51,12 +51,11 @@ def training_macs(
 ) -> float:
     """Count the multiply-adds of one image's forward and backward pass, some parameters frozen."""
     state: State = (task.shape,)
-    total, inputs_need = 0.0, False
+    total, needs = 0.0, (False,)
     for piece in pieces_of(space, arch, task):
-        names = frozenset(piece_shapes(piece))
-        macs, after = _training(piece, state, inputs_need, names & frozen)
-        total, state = total + macs, after
-        inputs_need = inputs_need or bool(names - frozen)
+        held = frozen.intersection(piece_shapes(piece))
+        macs, state, needs = _training(piece, state, needs, held)
+        total += macs
     return total
 
 
@@ -68,8 +67,10 @@ def training_memory(space: SearchSpace, arch: Arch, task: Task, batch: int) -> i
     state: State = (task.shape,)
     sizes = [batch * math.prod(task.shape) * FLOAT]
     flowing, kept, inside = [0], set[int](), 0  # tensors between pieces are known by number
+    needs: tuple[bool, ...] = (False,)
     for piece in pieces_of(space, arch, task):
-        found = _kept(piece, state, batch, bool(kept or inside))
+        found = _kept(piece, state, batch, needs)
+        needs = found.needs
         inside += found.inside
         kept |= {flowing[i] for i in found.inputs}
         for shape, source in zip(found.state, found.sources, strict=True):
@@ -99,23 +100,24 @@ def _state_bytes(piece: Piece) -> int:
 def _forward(piece: Piece, state: State) -> tuple[int, State]:
     module = _built(piece).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        after = module(_inputs(state, 1, needs=False))
+        after = module(_inputs(state, 1, (False,) * len(state)))
     return counter.get_total_flops() // 2, _shapes(after)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _training(
-    piece: Piece, state: State, inputs_need: bool, frozen: frozenset[str]
-) -> tuple[float, State]:
+    piece: Piece, state: State, needs: tuple[bool, ...], frozen: frozenset[str]
+) -> tuple[float, State, tuple[bool, ...]]:
     module, images = _built(piece), 2  # batch norm cannot train on one
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(_full(piece, name) not in frozen)
     rules = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
     with FlopCounterMode(display=False, custom_mapping=rules) as counter:
-        after = module(_inputs(state, images, inputs_need))
+        after = module(_inputs(state, images, needs))
         wanted = [t for t in _tensors(after) if t.requires_grad]
-        torch.autograd.backward(wanted, [torch.empty_like(t) for t in wanted])
-    return counter.get_total_flops() / 2 / images, _shapes(after)
+        if wanted:
+            torch.autograd.backward(wanted, [torch.empty_like(t) for t in wanted])
+    return counter.get_total_flops() / 2 / images, _shapes(after), _needs(after)
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,11 @@ class _Kept:
     outputs: tuple[int, ...]
     state: State
     sources: tuple[int | None, ...]  # per output: the input it is, or None for a new tensor
+    needs: tuple[bool, ...]  # per output: whether a gradient flows back to it
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _kept(piece: Piece, state: State, batch: int, inputs_need: bool) -> _Kept:
+def _kept(piece: Piece, state: State, batch: int, needs: tuple[bool, ...]) -> _Kept:
     module = _built(piece)
     weights = {p.untyped_storage()._cdata for p in module.parameters()}
     saved: dict[int, int] = {}
@@ -140,7 +143,7 @@ def _kept(piece: Piece, state: State, batch: int, inputs_need: bool) -> _Kept:
         saved[storage._cdata] = storage.nbytes()
         return tensor
 
-    given = _inputs(state, batch, inputs_need)
+    given = _inputs(state, batch, needs)
     inputs = [t.untyped_storage()._cdata for t in _tensors(given)]
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         after = module(given)  # held, so that no storage is counted under a reused key
@@ -152,6 +155,7 @@ def _kept(piece: Piece, state: State, batch: int, inputs_need: bool) -> _Kept:
         tuple(i for i, key in enumerate(outputs) if key in saved and sources[i] is None),
         _shapes(after),
         sources,
+        _needs(after),
     )
 
 
@@ -164,9 +168,10 @@ def _built(piece: Piece) -> nn.Module:
         return piece.build()
 
 
-def _inputs(state: State, batch: int, needs: bool) -> Any:
+def _inputs(state: State, batch: int, needs: tuple[bool, ...]) -> Any:
     made = tuple(
-        torch.empty((batch, *shape), device="meta", requires_grad=needs) for shape in state
+        torch.empty((batch, *shape), device="meta", requires_grad=need)
+        for shape, need in zip(state, needs, strict=True)
     )
     return made if len(state) != 1 else made[0]  # pyright: ignore[reportGeneralTypeIssues]
 
@@ -177,6 +182,10 @@ def _tensors(state: Any) -> tuple[Tensor, ...]:
 
 def _shapes(state: Any) -> State:
     return tuple(tuple(t.shape[1:]) for t in _tensors(state))
+
+
+def _needs(state: Any) -> tuple[bool, ...]:
+    return tuple(t.requires_grad for t in _tensors(state))
 
 
 def _convolution_backward_flops(

@@ -44,7 +44,9 @@ def depthwise(images: Tensor, weight: Tensor, stride: int, padding: int, dilatio
     """Convolve every channel by itself; `weight` is (channels, 1, k, k)."""
     learns = torch.is_grad_enabled() and (weight.requires_grad or images.requires_grad)
     if learns and images.device.type == "cpu":
-        return _Depthwise.apply(images, weight, stride, padding, dilation)  # pyright: ignore
+        made = torch.Size((pixels - 1) // stride + 1 for pixels in images.shape)
+        if dilation > 1 or formula(images.shape, made, weight.shape[-1], 1) != "stock":
+            return _Depthwise.apply(images, weight, stride, padding, dilation)  # pyright: ignore
     return F.conv2d(images, weight, None, stride, padding, dilation, groups=len(weight))
 
 

@@ -1,4 +1,4 @@
-"""Cells of the DARTS family: their wiring, their operations and the operation sets.
+"""Networks of the DARTS family: cells and their wiring, and the sets of operations.
 
 Liu et al. 2019, "DARTS: Differentiable Architecture Search"; the sets s1 to s4 are those of Zela et
 al. 2020, "Understanding and Robustifying Differentiable Architecture Search".

@@ -39,7 +39,7 @@ class DARTS(ChainSpace):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"channels": 16, "cells": 8},  # SPIDER's operations are s2
-        "cpu": {"channels": 4, "cells": 4, "resolution": 16},
+        "cpu": {"channels": 8, "cells": 3, "resolution": 16},
     }
 
     @property

@@ -45,7 +45,7 @@ class DARTSNetwork(ChainSpace):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"channels": 36, "cells": 20, "drop_path": 0.2},
-        "cpu": {"channels": 4, "cells": 4, "stem_stride": 2},
+        "cpu": {"channels": 8, "cells": 5, "stem_stride": 2},
     }
 
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:

@@ -57,6 +57,11 @@ class MobileNetV3(ChainSpace):
                 genes[start + 1 + layer] = genes[start + 1 + LAYERS + layer] = 0
         return tuple(genes)
 
+    def cover(self) -> tuple[Arch, ...]:
+        """Return all layers at their widest, once with every kernel."""
+        stages = [(2, *[kernel] * LAYERS, *[2] * LAYERS) for kernel in range(len(KERNELS))]
+        return tuple(stage * len(STAGES) for stage in stages)
+
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
         """List the stem, the fixed first block, the layers and the head."""
         stem = rounded(STEM * self.width)

@@ -1,4 +1,14 @@
-"""The NASViT space."""
+"""The NASViT space: convolutions at first, then attention; width, depth, kernel and expansion.
+
+Gong et al. 2022, "NASViT: Neural Architecture Search for Efficient Vision Transformers with
+Gradient Conflict-Aware Supernet Training"; the transformer space of PerFedRLNAS and PerFedSDE-NAS.
+22 genes, 1.2e10 networks; 23 genes with the resolutions of preset `paper`.
+Differs from the public code: images keep their own size, and the stem and mb4 have stride 1, which
+leaves a 2x2 map of 32 pixels (preset `paper`: 192 to 288 pixels, total stride 64); the bias of
+positions begins at 0 and holds the distances that occur on the map, not all of 18x18; a block's
+scales depend on the depth of its stage alone, not on the number of tokens modulo 8; shortcuts that
+never change the width have no weights.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +24,7 @@ from fedtailor.types import Arch, Choice, Task
 
 @dataclass(frozen=True)
 class Stage:
-    """What the blocks of a stage can be; with attention, all but the first are transformers."""
+    """What a stage can be; with attention, all its blocks but the first are transformers."""
 
     widths: tuple[int, ...]
     depths: tuple[int, ...]
@@ -33,9 +43,12 @@ STAGES = {
     "mb6": Stage((160, 168, 176, 184), (3, 4, 5, 6, 7, 8), (3,), (6,), True, True),
     "mb7": Stage((208, 216, 224), (3, 4, 5, 6), (3,), (6,), True, True),
 }
-STEM, HEAD = (16, 24), (1792, 1984)
+STEM, FEATURES = (16, 24), (1792, 1984)
+LAST = 6  # the last convolution's channels, as a multiple of mb7's
+
 Stride = Annotated[int, Interval(ge=1, le=2)]
 Strides = tuple[Stride, Stride, Stride, Stride, Stride, Stride, Stride, Stride]
+Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -48,58 +61,97 @@ class NASViT(ChainSpace):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"resolutions": (192, 224, 256, 288), "strides": (2, 1, 2, 2, 2, 2, 1, 2)},
-        "cpu": {"width": 0.15, "resolutions": (18, 21, 24, 27), "strides": (2, 1, 2, 1, 2, 1, 1, 2)},
+        "cpu": {
+            "width": 0.0625,
+            "resolutions": (18, 21, 24, 27),
+            "strides": (2, 1, 2, 1, 2, 1, 1, 2),
+        },
     }
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """In the order of a forward pass; what has one option only is no choice."""
-        return tuple(Choice(*gene) for gene in self._genes() if len(gene[1]) > 1)
-
-    def _genes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield "resolution", tuple(sorted(set(self.resolutions))) or (0,)
-        yield "stem width", scaled(STEM, self.width)
-        for name, stage in STAGES.items():
-            yield f"{name} width", scaled(stage.widths, self.width)
-            yield f"{name} depth", stage.depths
-            yield f"{name} kernel", stage.kernels
-            yield f"{name} expansion", stage.expansions
-        yield "head width", scaled(HEAD, self.width)
+        """In the order of a forward pass; what has one option is no choice."""
+        return tuple(gene for gene in self._genes() if len(gene.options) > 1)
 
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
-        taken = iter(arch)
-        chosen = {n: o[next(taken)] if len(o) > 1 else o[0] for n, o in self._genes()}
-        resolution, before = chosen["resolution"], chosen["stem width"]
-        size = (resolution, resolution) if resolution else task.shape[1:]
-        size = strided(size, self.strides[0])
-        found = [Piece("stem", Stem, (task.shape[0], before, self.strides[0], "swish", resolution))]
-        for (name, stage), stride in zip(STAGES.items(), self.strides[1:], strict=True):
-            size = strided(size, stride)
-            width, depth, kernel, expansion = (
-                chosen[f"{name} {gene}"] for gene in ("width", "depth", "kernel", "expansion")
-            )
-            for number in range(1, depth + 1):
-                if stage.attention and number > 1:
-                    piece = Piece(f"{name}_{number}", Transformer, (width, size, depth))
-                else:
-                    widths = (before, before * expansion, width)
-                    how = (widths, kernel, stride, stage.excite, "swish", "always")
-                    piece = Piece(f"{name}_{number}", Bottleneck, how)
-                found.append(piece)
-                before, stride = width, 1
-        features = chosen["head width"]
-        found.append(Piece("last", Features, (before, 6 * before, features, "swish")))
+        """List the stem, the blocks of the stages, the last convolution and the head."""
+        genes = self._decode(arch)
+        channels, *shape = task.shape
+        pixels, before = genes["resolution"], genes["stem width"]
+        size = _strided((pixels, pixels) if pixels else (shape[0], shape[1]), self.strides[0])
+        found = [Piece("stem", Stem, (channels, before, self.strides[0], "swish", pixels))]
+        for name, stride in zip(STAGES, self.strides[1:], strict=True):
+            size = _strided(size, stride)
+            found += _blocks(name, genes, before, stride, size)
+            before = genes[f"{name} width"]
+        features = genes["head width"]
+        found.append(Piece("last", Features, (before, LAST * before, features, "swish")))
         found.append(Piece("head", Classifier, (features, task.classes)))
         return tuple(found)
 
+    def cover(self) -> tuple[Arch, ...]:
+        """Return the largest networks of every depth, and two whose widths change everywhere.
 
-def scaled(options: tuple[int, ...], width: float) -> tuple[int, ...]:
+        A block's scales depend on the depth of its stage; and where neighbours are equally wide,
+        as the stem and mb1 can be, there is no shortcut's convolution.
+        """
+        names = [choice.name for choice in self.choices]
+        largest = self.largest()
+        found = [largest]
+        for less in range(1, max(len(stage.depths) for stage in STAGES.values())):
+            found.append(
+                tuple(
+                    max(gene - less, 0) if name.endswith("depth") else gene
+                    for name, gene in zip(names, largest, strict=True)
+                )
+            )
+        widths = [place for place, name in enumerate(names) if name.endswith("width")]
+        for narrower in (widths[::2], widths[1::2]):
+            found.append(tuple(g - (place in narrower) for place, g in enumerate(largest)))
+        return tuple(found)
+
+    def _genes(self) -> Iterator[Choice]:
+        yield Choice("resolution", tuple(sorted(set(self.resolutions))) or (0,))
+        yield Choice("stem width", _scaled(STEM, self.width))
+        for name, stage in STAGES.items():
+            yield Choice(f"{name} width", _scaled(stage.widths, self.width))
+            yield Choice(f"{name} depth", stage.depths)
+            yield Choice(f"{name} kernel", stage.kernels)
+            yield Choice(f"{name} expansion", stage.expansions)
+        yield Choice("head width", _scaled(FEATURES, self.width))
+
+    def _decode(self, arch: Arch) -> dict[str, int]:
+        taken = iter(arch)
+        return {
+            gene.name: int(gene.options[next(taken) if len(gene.options) > 1 else 0])
+            for gene in self._genes()
+        }
+
+
+def _blocks(
+    name: str, genes: dict[str, int], before: int, stride: int, size: Size
+) -> Iterator[Piece]:
+    """List the blocks of a stage; `size` is that of its map."""
+    width, depth = genes[f"{name} width"], genes[f"{name} depth"]
+    kernel, expansion = genes[f"{name} kernel"], genes[f"{name} expansion"]
+    stage = STAGES[name]
+    for number in range(1, depth + 1):
+        if stage.attention and number > 1:
+            yield Piece(f"{name}_{number}", Transformer, (width, size, depth))
+        else:
+            widths = (before, rounded(before * expansion), width)
+            how = (widths, kernel, stride, stage.excite, "swish", "always")
+            yield Piece(f"{name}_{number}", Bottleneck, how)
+        before, stride = width, 1
+
+
+def _scaled(options: tuple[int, ...], factor: float) -> tuple[int, ...]:
     """Scale widths to multiples of 8, and keep them apart."""
     found: list[int] = []
     for option in options:
-        found.append(max(rounded(option * width), found[-1] + 8 if found else 8))
+        found.append(max(rounded(option * factor), found[-1] + 8 if found else 8))
     return tuple(found)
 
 
-def strided(size: tuple[int, int], stride: int) -> tuple[int, int]:
+def _strided(size: Size, stride: int) -> Size:
     return (size[0] - 1) // stride + 1, (size[1] - 1) // stride + 1
