@@ -27,6 +27,7 @@ class Pull:
     name: str
     gradient: Tensor
     touched: Tensor | None  # None: all of the box
+    weight: Tensor | None  # the box of the weight itself, where a bound network has it
 
 
 class SupernetOptimizer:
@@ -51,6 +52,7 @@ class SupernetOptimizer:
         self.store, self.kind, self.clip = store, kind, clip
         self.momentum, self.weight_decay = momentum, weight_decay
         self._buffers: dict[str, Tensors] = {"first": {}, "second": {}, "steps": {}}
+        self._views: dict[tuple[str, str, Shape], Tensor] = {}  # into the buffers
 
     def step(self, models: Iterable[nn.Module], lr: float) -> None:
         """Move the store by the gradients that bound networks hold, summed where they overlap."""
@@ -67,7 +69,7 @@ class SupernetOptimizer:
 
     def _move(self, pulls: list[Pull], lr: float) -> None:
         """Update some names; entries of a box that nothing touched are put back as they were."""
-        weights = [view(self.store.weights[p.name], tuple(p.gradient.shape)) for p in pulls]
+        weights = [self._weight(p) for p in pulls]
         kinds = ("first",) if self.kind == "sgd" else ("first", "second", "steps")
         buffers = [[self._buffer(kind, p) for p in pulls] for kind in kinds]
         state = [weights, *buffers]
@@ -81,6 +83,11 @@ class SupernetOptimizer:
             for pull, new, kept in zip(pulls, now, old, strict=True):
                 assert pull.touched is not None
                 new.copy_(torch.where(pull.touched, new, kept))
+
+    def _weight(self, pull: Pull) -> Tensor:
+        if pull.weight is not None:
+            return pull.weight
+        return view(self.store.weights[pull.name], tuple(pull.gradient.shape))
 
     def _sgd(
         self, weights: list[Tensor], gradients: list[Tensor], velocity: list[Tensor], lr: float
@@ -112,43 +119,58 @@ class SupernetOptimizer:
 
     def _buffer(self, kind: str, pull: Pull) -> Tensor:
         """Return a buffer's window, the buffer grown where it was too small for it."""
-        kept, wanted = self._buffers[kind], tuple(pull.gradient.shape)
-        old = kept.get(pull.name)
+        wanted = tuple(pull.gradient.shape)
+        key = (kind, pull.name, wanted)
+        if key not in self._views:
+            self._grow(kind, pull.name, wanted, pull.gradient.device)
+            self._views[key] = view(self._buffers[kind][pull.name], wanted)
+        return self._views[key]
+
+    def _grow(self, kind: str, name: str, wanted: Shape, device: torch.device) -> None:
+        kept = self._buffers[kind]
+        old = kept.get(name)
         box = wanted if old is None else tuple(map(max, old.shape, wanted))
-        if old is None or old.shape != box:
-            grown = torch.zeros(box, device=pull.gradient.device)
-            if len(box) == 4:
-                grown = grown.contiguous(memory_format=torch.channels_last)
-            if old is not None:
-                view(grown, tuple(old.shape)).copy_(old)
-            kept[pull.name] = grown
-        return view(kept[pull.name], wanted)
+        if old is not None and old.shape == box:
+            return
+        layout = torch.channels_last if len(box) == 4 else torch.contiguous_format
+        kept[name] = torch.zeros(box, device=device).contiguous(memory_format=layout)
+        if old is not None:
+            view(kept[name], tuple(old.shape)).copy_(old)
+            self._views = {k: v for k, v in self._views.items() if k[:2] != (kind, name)}
 
 
 def gradients(models: Iterable[nn.Module]) -> list[Pull]:
     """Collect the gradients of bound networks by name; a module that several share counts once."""
-    found: dict[str, dict[Shape, Tensor]] = {}
+    found: dict[str, dict[Shape, nn.Parameter]] = {}
+    sums: dict[tuple[str, Shape], Tensor] = {}
     seen: set[int] = set()
     for model in models:
         for name, parameter in model.named_parameters():
             if parameter.grad is None or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            of_name = found.setdefault(name, {})
             shape = tuple(parameter.shape)
-            old = of_name.get(shape)
-            of_name[shape] = parameter.grad if old is None else old + parameter.grad
-    return [_combined(name, of_name) for name, of_name in found.items()]
+            of_name = found.setdefault(name, {})
+            if shape in of_name:
+                sums[name, shape] = sums[name, shape] + parameter.grad
+            else:
+                of_name[shape] = parameter
+                sums[name, shape] = parameter.grad
+    return [
+        _combined(name, of_name, [sums[name, shape] for shape in of_name])
+        for name, of_name in found.items()
+    ]
 
 
-def _combined(name: str, of_name: dict[Shape, Tensor]) -> Pull:
-    """Lay windows of one name over each other."""
+def _combined(name: str, of_name: dict[Shape, nn.Parameter], parts: list[Tensor]) -> Pull:
+    """Lay the windows of one name over each other."""
     if len(of_name) == 1:
-        return Pull(name, next(iter(of_name.values())), None)
+        return Pull(name, parts[0], None, next(iter(of_name.values())))
     box = tuple(map(max, *of_name))
-    like = next(iter(of_name.values()))
-    total, touched = like.new_zeros(box), torch.zeros(box, dtype=torch.bool, device=like.device)
-    for shape, gradient in of_name.items():
+    total = parts[0].new_zeros(box)
+    touched = torch.zeros(box, dtype=torch.bool, device=total.device)
+    for shape, gradient in zip(of_name, parts, strict=True):
         view(total, shape).add_(gradient)
         view(touched, shape).fill_(True)
-    return Pull(name, total, None if box in of_name else touched)
+    whole = of_name.get(box)
+    return Pull(name, total, touched if whole is None else None, whole)

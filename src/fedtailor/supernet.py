@@ -4,6 +4,9 @@ A window is a function of shapes alone: leading in the first two dimensions (cha
 the others (kernels), operations and blocks by name.
 """
 
+# Torch has its fast operations on lists of tensors under private names only.
+# pyright: reportPrivateImportUsage=false
+
 import functools
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -80,7 +83,7 @@ class Store:
     ) -> None:
         self.space, self.task, self.device = space, task, device
         self.weights = {name: _laid_out(weight, device) for name, weight in weights.items()}
-        self._modules: OrderedDict[Piece, nn.Module] = OrderedDict()
+        self._pieces: OrderedDict[Piece, _Bound] = OrderedDict()
 
     def cut(self, arch: Arch) -> Tensors:
         """Copy an architecture's weights."""
@@ -93,21 +96,22 @@ class Store:
         Its modules are kept and shared: binding an architecture again, or one that has a piece
         in common, resets the gradients, statistics and modes of what they share.
         """
-        modules = [(p.name, self.module(p)) for p in pieces_of(self.space, arch, self.task)]
+        bound = [(p.name, self._bound(p)) for p in pieces_of(self.space, arch, self.task)]
+        for _, piece in bound:
+            piece.reset()
+        modules = [(name, piece.module) for name, piece in bound]
         model = Chain(modules) if modules[0][0] else modules[0][1]
-        model.requires_grad_(True).train()
-        model.zero_grad(set_to_none=True)
-        for part in model.modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                part.reset_running_stats()
         model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of
         return model
 
     def module(self, piece: Piece) -> nn.Module:
         """Return the bound module of a piece, as its last user left it."""
-        if piece in self._modules:
-            self._modules.move_to_end(piece)
-            return self._modules[piece]
+        return self._bound(piece).module
+
+    def _bound(self, piece: Piece) -> "_Bound":
+        if piece in self._pieces:
+            self._pieces.move_to_end(piece)
+            return self._pieces[piece]
         with torch.device("meta"):
             module = piece.build()
         prefix = f"{piece.name}." if piece.name else ""
@@ -115,11 +119,10 @@ class Store:
             owner, _, own = name.rpartition(".")
             bound = nn.Parameter(view(self.weights[prefix + name], tuple(parameter.shape)))
             module.get_submodule(owner)._parameters[own] = bound
-        allocate(module, self.device)
-        self._modules[piece] = module
-        if len(self._modules) > KEPT_PIECES:
-            self._modules.popitem(last=False)
-        return module
+        found = self._pieces[piece] = _Bound(allocate(module, self.device))
+        if len(self._pieces) > KEPT_PIECES:
+            self._pieces.popitem(last=False)
+        return found
 
     def copy(self) -> Tensors:
         """Copy all weights, as they travel and rest."""
@@ -127,6 +130,31 @@ class Store:
             name: weight.to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, weight in self.weights.items()
         }
+
+
+class _Bound:
+    """A module bound to a store, and what of it must be reset, found once."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.parts = list(module.modules())
+        self.parameters = list(module.parameters())
+        norms = [m for m in self.parts if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.zeros = [b for m in norms for n, b in m.named_buffers() if n != "running_var"]
+        self.ones = [b for m in norms for n, b in m.named_buffers() if n == "running_var"]
+
+    def reset(self) -> None:
+        """Forget gradients, statistics and modes."""
+        for parameter in self.parameters:
+            parameter.grad = None
+            parameter.requires_grad_(True)
+        for part in self.parts:
+            if not part.training:
+                part.training = True
+        if self.zeros:
+            torch._foreach_zero_(self.zeros)
+            for variance in self.ones:
+                variance.fill_(1.0)
 
 
 def _laid_out(weight: Tensor, device: str) -> Tensor:

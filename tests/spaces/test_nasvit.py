@@ -72,6 +72,12 @@ def test_multiply_adds_are_the_published_ones(resolution: int, which: str, milli
     assert macs == pytest.approx(millions * 1e6, rel=0.003)
 
 
+def test_training_is_counted_too():
+    """Without a value being computed, the table of positions included."""
+    macs = cost.forward_macs(CPU, CPU.smallest(), CIFAR)
+    assert 2 * macs < cost.training_macs(CPU, CPU.smallest(), CIFAR) <= 3 * macs
+
+
 def test_genes():
     assert [len(space.choices) for space in (DEFAULT, PAPER, CPU)] == [22, 23, 23]
     names = [choice.name for choice in DEFAULT.choices]

@@ -10,8 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedtailor.depthwise import DepthwiseConv2d
-
-SMALL = 64  # pixels of a map up to which a matrix product is the faster 1x1 convolution
+from fedtailor.pointwise import PointwiseConv2d
 
 
 @dataclass(frozen=True)
@@ -110,25 +109,12 @@ def operation(name: str, channels: int, stride: int, style: Style) -> nn.Module 
     return kind(channels, int(name[-1]), stride, style)
 
 
-class Mix(nn.Conv2d):
-    """A 1x1 convolution; on small maps a matrix product, on a CPU up to twice as fast."""
-
-    def __init__(self, before: int, after: int) -> None:
-        super().__init__(before, after, 1, bias=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Mix the channels."""
-        if input.device.type != "cpu" or input.shape[2] * input.shape[3] > SMALL:
-            return super().forward(input)
-        return F.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1)).permute(0, 3, 1, 2)
-
-
 class Preprocess(nn.Module):
     """ReLU, mix channels, normalise."""
 
     def __init__(self, before: int, after: int, style: Style) -> None:
         super().__init__()
-        self.conv = Mix(before, after)
+        self.conv = PointwiseConv2d(before, after)
         self.norm = nn.BatchNorm2d(after, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
@@ -141,8 +127,8 @@ class FactorizedReduce(nn.Module):
 
     def __init__(self, before: int, after: int, style: Style) -> None:
         super().__init__()
-        self.conv1 = Mix(before, after // 2)
-        self.conv2 = Mix(before, after // 2)
+        self.conv1 = PointwiseConv2d(before, after // 2)
+        self.conv2 = PointwiseConv2d(before, after // 2)
         self.norm = nn.BatchNorm2d(after, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
@@ -157,10 +143,10 @@ class SeparableConv(nn.Module):
     def __init__(self, channels: int, kernel: int, stride: int, style: Style) -> None:
         super().__init__()
         self.depthwise1 = DepthwiseConv2d(channels, kernel, stride)
-        self.pointwise1 = Mix(channels, channels)
+        self.pointwise1 = PointwiseConv2d(channels, channels)
         self.norm1 = nn.BatchNorm2d(channels, affine=style.affine)
         self.depthwise2 = DepthwiseConv2d(channels, kernel)
-        self.pointwise2 = Mix(channels, channels)
+        self.pointwise2 = PointwiseConv2d(channels, channels)
         self.norm2 = nn.BatchNorm2d(channels, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:
@@ -179,7 +165,7 @@ class DilatedConv(nn.Module):
         super().__init__()
         self.stride = stride
         self.depthwise = DepthwiseConv2d(channels, kernel, dilation=1 if stride == 2 else 2)
-        self.pointwise = Mix(channels, channels)
+        self.pointwise = PointwiseConv2d(channels, channels)
         self.norm = nn.BatchNorm2d(channels, affine=style.affine)
 
     def forward(self, maps: Maps) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.depthwise import DepthwiseConv2d, depthwise
+from fedtailor.pointwise import PointwiseConv2d
 
 ACTIVATIONS = {"relu": nn.ReLU, "hardswish": nn.Hardswish, "swish": nn.SiLU}
 
@@ -25,7 +26,9 @@ class ConvNorm(nn.Module):
         self, before: int, after: int, kernel: int = 1, stride: int = 1, activation: str = ""
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+        self.conv = PointwiseConv2d(before, after)
+        if kernel > 1:
+            self.conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
         self.norm = nn.BatchNorm2d(after)
         self.activation = ACTIVATIONS[activation]() if activation else nn.Identity()
 
@@ -60,12 +63,13 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.reduce = nn.Conv2d(channels, rounded(channels / 4), 1)
-        self.expand = nn.Conv2d(rounded(channels / 4), channels, 1)
+        self.reduce = nn.Linear(channels, rounded(channels / 4))
+        self.expand = nn.Linear(rounded(channels / 4), channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Weigh the channels."""
-        return x * F.hardsigmoid(self.expand(F.relu(self.reduce(x.mean((2, 3), keepdim=True)))))
+        weights = F.hardsigmoid(self.expand(F.relu(self.reduce(x.mean((2, 3))))))
+        return x * weights[:, :, None, None]
 
 
 class TransformedDepthwise(nn.Module):
@@ -153,7 +157,7 @@ class Shortcut(nn.Module):
         self.stride = stride
         self.conv = nn.Identity()
         if before != after:
-            self.conv = nn.Conv2d(before, after, 1, bias=False)
+            self.conv = PointwiseConv2d(before, after)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool and map."""

@@ -96,7 +96,8 @@ class Position(nn.Module):
 
     def forward(self) -> Tensor:
         """Return (heads, 1, queries times keys)."""
-        return self.bias.flatten(2).index_select(2, self.offsets)
+        offsets = self.offsets.to(self.bias.device)  # elsewhere only where costs are counted
+        return self.bias.flatten(2).index_select(2, offsets)
 
 
 class MLP(nn.Module):
