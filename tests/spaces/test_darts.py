@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from fedtailor import cost
 from fedtailor.config import validate
 from fedtailor.errors import UserError
+from fedtailor.pointwise import PointwiseConv2d
 from fedtailor.spaces import _darts, _darts_operations
 from fedtailor.spaces._darts import EDGES, NODE_EDGES, OPERATION_SETS, Cell, Place
 from fedtailor.spaces._darts_operations import DilatedConv, FactorizedReduce, Maps, Noise, Style
@@ -233,7 +234,7 @@ def test_a_factorized_reduce_reads_even_and_odd_pixels():
 @pytest.mark.parametrize("pixels", [8, 9])
 def test_mixing_channels_is_a_1x1_convolution_on_maps_of_any_size(pixels: int):
     torch.manual_seed(0)
-    mix = _darts_operations.Mix(6, 4).double()
+    mix = PointwiseConv2d(6, 4).double()
     maps = torch.randn(2, 6, pixels, pixels).double().contiguous(memory_format=torch.channels_last)
     found = mix(maps)
     assert torch.allclose(found, F.conv2d(maps, mix.weight))

@@ -1,6 +1,6 @@
 """Parts of mobile networks: inverted bottlenecks, squeeze and excite, elastic kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,11 @@ from torch.nn import functional as F
 from fedtailor.depthwise import DepthwiseConv2d, depthwise
 from fedtailor.pointwise import PointwiseConv2d
 
-ACTIVATIONS = {"relu": nn.ReLU, "hardswish": nn.Hardswish, "swish": nn.SiLU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.ReLU(inplace=True),
+    "hardswish": nn.Hardswish,
+    "swish": nn.SiLU,
+}
 
 
 def rounded(channels: float) -> int:
