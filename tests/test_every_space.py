@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedtailor import cost, genes, learn, registry
 from fedtailor.initial import initial_weights
@@ -98,6 +99,32 @@ def test_costs_are_counted(name: str):
         assert 2 * macs < cost.training_macs(space, arch, CIFAR) <= 3 * macs
         small, large = (cost.training_memory(space, arch, CIFAR, batch) for batch in (8, 16))
         assert small < large < 2 * small + 1
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_multiply_adds_are_those_of_torchs_counter(name: str):
+    """Forward and backward; its rule for grouped convolutions' backward pass is replaced."""
+    from fedtailor.flops import _convolution_backward_flops
+
+    def backward(
+        gradient: Tensor, images: Tensor, weight: Tensor, *rest: object, **_: object
+    ) -> int:
+        shapes = [torch.empty(s, device="meta") for s in (gradient, images, weight)]
+        return _convolution_backward_flops(*shapes, *rest)
+
+    kind = registry.find("space", name)
+    space = kind(**kind.presets.get("cpu", {}))
+    for arch in some_archs(space, 1):
+        with torch.device("meta"):
+            model, drawn = space.build(arch, CIFAR), torch.empty(2, *CIFAR.shape)
+        rules = {torch.ops.aten.convolution_backward: backward}
+        with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+            logits = model(drawn)
+            logits.backward(torch.empty_like(logits))
+        assert cost.training_macs(space, arch, CIFAR) == counter.get_total_flops() / 4
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model.eval()(drawn[:1])
+        assert cost.forward_macs(space, arch, CIFAR) == counter.get_total_flops() // 2
 
 
 @pytest.mark.parametrize("name", EVERY)

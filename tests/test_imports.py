@@ -11,7 +11,7 @@ ROOT = Path(fedtailor.__file__).parent
 LAYERS = [
     {"types", "codec", "rng", "registry", "errors"},
     {"spaces", "data", "supernet", "cost", "search", "learn", "depthwise", "chain", "genes"}
-    | {"initial", "merge", "optimise", "pointwise", "population", "schemes"},
+    | {"flops", "initial", "merge", "optimise", "pointwise", "population", "schemes"},
     {"algorithm", "algorithms"},
     {"loop", "engines", "config", "runfolder", "newrun", "summary"},
     {"cli", "report", "experiment", "terminal", "planning", "listing", "demonstration"},

@@ -7,12 +7,16 @@ piece and not per architecture, and a population of architectures is a trie of p
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedtailor.types import Arch, SearchSpace, Task
+
+M = TypeVar("M", bound=nn.Module)
+FILLS = {Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_}
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,22 @@ def pieces_of(space: SearchSpace, arch: Arch, task: Task) -> tuple[Piece, ...]:
     if isinstance(space, ChainSpace):
         return space.pieces(arch, task)
     return (Piece("", space.build, (arch, task)),)
+
+
+def blueprint(build: Callable[[], M]) -> M:
+    """Build a module on the meta device: shapes and names, no memory, no time spent on values."""
+    with torch.device("meta"), _Unfilled():
+        return build()
+
+
+class _Unfilled(TorchFunctionMode):
+    """Skip the filling of meta tensors, which torch does slowly and to no effect."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function unless it only fills a meta tensor."""
+        if func in FILLS and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def allocate(module: nn.Module, device: str) -> nn.Module:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor
 
-from fedtailor.chain import Piece, pieces_of
+from fedtailor.chain import Piece, blueprint, pieces_of
+from fedtailor.flops import FlopCounter
 from fedtailor.supernet import piece_shapes, shapes
 from fedtailor.types import Arch, Budget, SearchSpace, Task
 
@@ -92,32 +92,31 @@ def round_seconds(macs: float, nbytes: int, budget: Budget) -> float:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _state_bytes(piece: Piece) -> int:
-    state = _built(piece).state_dict()
+    state = blueprint(piece.build).state_dict()
     return sum(t.numel() * t.element_size() for t in state.values() if t.is_floating_point())
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _forward(piece: Piece, state: State) -> tuple[int, State]:
-    module = _built(piece).eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    module = blueprint(piece.build).eval()
+    with torch.no_grad(), FlopCounter() as counter:
         after = module(_inputs(state, 1, (False,) * len(state)))
-    return counter.get_total_flops() // 2, _shapes(after)
+    return counter.flops // 2, _shapes(after)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _training(
     piece: Piece, state: State, needs: tuple[bool, ...], frozen: frozenset[str]
 ) -> tuple[float, State, tuple[bool, ...]]:
-    module, images = _built(piece), 2  # batch norm cannot train on one
+    module, images = blueprint(piece.build), 2  # batch norm cannot train on one
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(_full(piece, name) not in frozen)
-    rules = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
-    with FlopCounterMode(display=False, custom_mapping=rules) as counter:
+    with FlopCounter() as counter:
         after = module(_inputs(state, images, needs))
         wanted = [t for t in _tensors(after) if t.requires_grad]
         if wanted:
             torch.autograd.backward(wanted, [torch.empty_like(t) for t in wanted])
-    return counter.get_total_flops() / 2 / images, _shapes(after), _needs(after)
+    return counter.flops / 2 / images, _shapes(after), _needs(after)
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class _Kept:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _kept(piece: Piece, state: State, batch: int, needs: tuple[bool, ...]) -> _Kept:
-    module = _built(piece)
+    module = blueprint(piece.build)
     weights = {p.untyped_storage()._cdata for p in module.parameters()}
     saved: dict[int, int] = {}
 
@@ -163,11 +162,6 @@ def _full(piece: Piece, name: str) -> str:
     return f"{piece.name}.{name}" if piece.name else name
 
 
-def _built(piece: Piece) -> nn.Module:
-    with torch.device("meta"):
-        return piece.build()
-
-
 def _inputs(state: State, batch: int, needs: tuple[bool, ...]) -> Any:
     made = tuple(
         torch.empty((batch, *shape), device="meta", requires_grad=need)
@@ -186,14 +180,3 @@ def _shapes(state: Any) -> State:
 
 def _needs(state: Any) -> tuple[bool, ...]:
     return tuple(t.requires_grad for t in _tensors(state))
-
-
-def _convolution_backward_flops(
-    gradient: list[int], images: list[int], weight: list[int], *rest: Any, **_: Any
-) -> int:
-    """Count what each gradient costs: as much as the forward pass.
-
-    Torch's own rule forgets the groups, and is hundreds of times too high for depthwise ones.
-    """
-    wanted = rest[-1][:2]  # of images and of weight; the bias is next to nothing
-    return sum(wanted) * 2 * math.prod(gradient) * math.prod(weight[1:])

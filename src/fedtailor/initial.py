@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fedtailor.chain import pieces_of
+from fedtailor.chain import blueprint, pieces_of
 from fedtailor.errors import UserError
 from fedtailor.rng import rng_for
 from fedtailor.supernet import full_shapes, view
@@ -31,8 +31,7 @@ def initial_supernet(setting: Setting) -> Tensors:
 
 @functools.lru_cache(maxsize=2)
 def _first_weights(setting: Setting, arch: Arch) -> Tensors:
-    with torch.device("meta"):
-        model = setting.space.build(arch, setting.task)
+    model = blueprint(lambda: setting.space.build(arch, setting.task))
     drawn = {
         name: draw(rng_for(setting.seed, "init", name)) for name, draw in _draws(model).items()
     }
@@ -45,8 +44,7 @@ def _first_supernet(setting: Setting) -> Tensors:
     wanted = full_shapes(setting.space, setting.task)
     for arch in setting.space.cover():
         for piece in pieces_of(setting.space, arch, setting.task):
-            with torch.device("meta"):
-                module = piece.build()
+            module = blueprint(piece.build)
             prefix = f"{piece.name}." if piece.name else ""
             for name, draw in _draws(module, prefix, wanted).items():
                 if name not in found:

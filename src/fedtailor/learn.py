@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor import cost
-from fedtailor.chain import allocate
+from fedtailor.chain import allocate, blueprint
 from fedtailor.data.batches import batch, chunks, epoch
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.supernet import Store
@@ -50,9 +50,7 @@ class Recipe:
 
 @functools.lru_cache(maxsize=16)
 def _built(space: SearchSpace, arch: Arch, task: Task, device: str) -> nn.Module:
-    with torch.device("meta"):
-        model = space.build(arch, task)
-    allocate(model, device)
+    model = allocate(blueprint(lambda: space.build(arch, task)), device)
     if device == "cpu":
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of

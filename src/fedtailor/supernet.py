@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from fedtailor.chain import Chain, Piece, allocate, pieces_of
+from fedtailor.chain import Chain, Piece, allocate, blueprint, pieces_of
 from fedtailor.types import Arch, SearchSpace, Task, Tensors
 
 Shape = tuple[int, ...]
@@ -39,8 +39,7 @@ def view(full: Tensor, part: Shape) -> Tensor:
 @functools.lru_cache(maxsize=4096)
 def piece_shapes(piece: Piece) -> Shapes:
     """Return the shapes of a piece's parameters, by their names in the network."""
-    with torch.device("meta"):
-        module = piece.build()
+    module = blueprint(piece.build)
     prefix = f"{piece.name}." if piece.name else ""
     return {prefix + name: tuple(p.shape) for name, p in module.named_parameters()}
 
@@ -112,8 +111,7 @@ class Store:
         if piece in self._pieces:
             self._pieces.move_to_end(piece)
             return self._pieces[piece]
-        with torch.device("meta"):
-            module = piece.build()
+        module = blueprint(piece.build)
         prefix = f"{piece.name}." if piece.name else ""
         for name, parameter in list(module.named_parameters()):
             owner, _, own = name.rpartition(".")

@@ -41,7 +41,7 @@ class MobileNetV3(ChainSpace):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"resolution": 224, "stem_stride": 2, "transforms": True},
-        "cpu": {"width": 0.25, "resolution": 16},
+        "cpu": {"width": 0.25, "resolution": 24},
     }
 
     @property

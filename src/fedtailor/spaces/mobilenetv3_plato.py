@@ -39,7 +39,7 @@ class MobileNetV3Plato(ChainSpace):
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"resolution": 224, "stem_stride": 2},
-        "cpu": {"width": 0.5, "resolution": 24},
+        "cpu": {"width": 0.5},
     }
 
     @property
