@@ -111,16 +111,20 @@ class Store:
         if piece in self._pieces:
             self._pieces.move_to_end(piece)
             return self._pieces[piece]
+        with torch.inference_mode(False):  # whoever asks first: it may be trained later
+            found = self._pieces[piece] = _Bound(self._build(piece))
+        if len(self._pieces) > KEPT_PIECES:
+            self._pieces.popitem(last=False)
+        return found
+
+    def _build(self, piece: Piece) -> nn.Module:
         module = blueprint(piece.build)
         prefix = f"{piece.name}." if piece.name else ""
         for name, parameter in list(module.named_parameters()):
             owner, _, own = name.rpartition(".")
             bound = nn.Parameter(view(self.weights[prefix + name], tuple(parameter.shape)))
             module.get_submodule(owner)._parameters[own] = bound
-        found = self._pieces[piece] = _Bound(allocate(module, self.device))
-        if len(self._pieces) > KEPT_PIECES:
-            self._pieces.popitem(last=False)
-        return found
+        return allocate(module, self.device)
 
     def copy(self) -> Tensors:
         """Copy all weights, as they travel and rest."""

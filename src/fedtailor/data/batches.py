@@ -14,15 +14,19 @@ def epoch(examples: Examples, size: int, rng: torch.Generator) -> Iterator[Tenso
 
     A last batch of one row is joined to the one before it: batch norm cannot train on one.
     """
-    parts = list(torch.randperm(len(examples), generator=rng).split(size))
-    if size > 1 and len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    yield from parts
+    yield from _parts(torch.randperm(len(examples), generator=rng), size)
 
 
 def chunks(examples: Examples, size: int) -> Iterator[Tensor]:
-    """Yield all rows once, in order, `size` at a time."""
-    yield from torch.arange(len(examples)).split(size)
+    """Yield all rows once, in order, `size` at a time, a last one joined as in `epoch`."""
+    yield from _parts(torch.arange(len(examples)), size)
+
+
+def _parts(rows: Tensor, size: int) -> list[Tensor]:
+    parts = list(rows.split(size))
+    if size > 1 and len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
 
 
 def batch(
