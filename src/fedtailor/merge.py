@@ -3,9 +3,9 @@
 # Torch has its fast operations on lists of tensors under private names only.
 # pyright: reportPrivateImportUsage=false
 
-import functools
+import itertools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -55,63 +55,94 @@ def weighed(rule: Rule, weights: Tensors, examples: int, times: float | Tensors 
 
 
 def merge(weights: Tensors, parts: Iterable[Part]) -> Tensors:
-    """Return w - sum(weight * (w - trained)) / sum(weight), entry by entry.
+    """Return the weighted mean, entry by entry, of those who trained the entry.
 
-    Written with differences, so that a merge of untouched weights is the identity to the bit, and
-    so is that of an entry that nobody trained. Parts are read once, one at a time, in the order
-    given.
+    It is a running mean: each part moves it by weight / total so far of the difference. So a
+    merge of untouched weights is the identity to the bit, and so is that of an entry that nobody
+    trained. Parts are read once, one at a time, in the order given.
     """
-    sums: Tensors = {}
-    shares: dict[str, list[tuple[Shape, float | Tensor]]] = {}
-    of_all = 0.0
+    means: Tensors = {}
+    totals: dict[str, _Total] = {}
     for part in parts:
-        if part.everywhere:
-            assert isinstance(part.weight, float)
-            of_all += part.weight
-        if not part.weights:
-            continue
-        views = [view(weights[name], trained.shape) for name, trained in part.weights.items()]
-        deltas = torch._foreach_sub(views, list(part.weights.values()))
-        if isinstance(part.weight, dict):
-            torch._foreach_mul_(deltas, [part.weight[name] for name in part.weights])
-        elif part.weight != 1.0:
-            torch._foreach_mul_(deltas, part.weight)
-        for name, delta in zip(part.weights, deltas, strict=True):
-            _add(sums, name, delta, weights[name])
-            share = 0.0 if part.everywhere else part.weight
-            shares.setdefault(name, []).append(
-                (tuple(delta.shape), share[name] if isinstance(share, dict) else share)
+        given = _everywhere(weights, part.weights) if part.everywhere else part.weights
+        for name, trained in given.items():
+            if name not in means:
+                means[name] = weights[name].clone()
+                totals[name] = _Total()
+            share = part.weight[name] if isinstance(part.weight, dict) else part.weight
+            totals[name].move(means[name], trained, share)
+    return weights | means
+
+
+def _everywhere(weights: Tensors, trained: Tensors) -> Tensors:
+    """Complete what a client trained by the server's own weights."""
+    found = dict(weights)
+    for name, tensor in trained.items():
+        found[name] = tensor
+        if tensor.shape != weights[name].shape:
+            found[name] = weights[name].clone()
+            view(found[name], tensor.shape).copy_(tensor)
+    return found
+
+
+class _Total:
+    """How much has been counted into each entry of one tensor's mean.
+
+    As long as parts are windows that differ in their channels only, it is known by windows: an
+    entry's total is one number in each of a few boxes. Else it is a tensor.
+    """
+
+    def __init__(self) -> None:
+        self.windows: dict[Shape, float] = {}
+        self.entries: Tensor | None = None
+
+    def move(self, mean: Tensor, trained: Tensor, weight: float | Tensor) -> None:
+        """Move a mean towards what one client trained, which may be a window of it."""
+        shape = tuple(trained.shape)
+        by_windows = self.entries is None and not isinstance(weight, Tensor)
+        if by_windows and all(window[2:] == shape[2:] for window in self.windows):
+            for old, new, counted in self._boxes(view(mean, shape), trained):
+                _move(old, new, weight / (counted + weight) if weight else 0.0)
+            self.windows[shape] = self.windows.get(shape, 0.0) + weight
+            return
+        if self.entries is None:
+            self.entries = torch.zeros_like(mean)
+            for window, counted in self.windows.items():
+                view(self.entries, window).add_(counted)
+        _move_entries(view(mean, shape), trained, view(self.entries, shape), weight)
+
+    def _boxes(self, mean: Tensor, trained: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Cut a window into boxes whose entries have been counted alike."""
+        size = tuple(trained.shape[:2])
+        seen = [(tuple(map(min, window, size)), count) for window, count in self.windows.items()]
+        if all(window == size for window, _ in seen):
+            yield mean, trained, sum(count for _, count in seen)
+            return
+        cuts = [sorted({most, *(window[d] for window, _ in seen)}) for d, most in enumerate(size)]
+        for ends in itertools.product(*cuts):
+            counted = sum(n for window, n in seen if all(map(operator.ge, window, ends)))
+            box = tuple(
+                slice(cut[cut.index(end) - 1] if end != cut[0] else 0, end)
+                for cut, end in zip(cuts, ends, strict=True)
             )
-    moved = {
-        name: _moved(weights[name], total, shares[name], of_all) for name, total in sums.items()
-    }
-    return weights | moved
+            yield mean[box], trained[box], counted
 
 
-def _add(sums: Tensors, name: str, delta: Tensor, full: Tensor) -> None:
-    if name in sums:
-        view(sums[name], tuple(delta.shape)).add_(delta)
-    elif delta.shape == full.shape:
-        sums[name] = delta
+def _move(mean: Tensor, trained: Tensor, share: float) -> None:
+    """Move a mean: of lerp's two formulas the one that keeps even a negative zero."""
+    if share == 1.0:
+        mean.copy_(trained)
+    elif share < 0.5:
+        torch.lerp(trained, mean, 1 - share, out=mean)
     else:
-        sums[name] = torch.zeros_like(full)
-        view(sums[name], tuple(delta.shape)).copy_(delta)
+        torch.lerp(mean, trained, share, out=mean)
 
 
-def _moved(
-    weight: Tensor, total: Tensor, shares: list[tuple[Shape, float | Tensor]], of_all: float
-) -> Tensor:
-    """Return the new weight: its old value less the mean difference, where anyone has a say."""
-    first = shares[0][0]
-    numbers = [share for _, share in shares if not isinstance(share, Tensor)]
-    if len(numbers) == len(shares) and all(shape == first for shape, _ in shares):
-        divisor = functools.reduce(operator.add, numbers, of_all)
-        view(total, first).div_(divisor)
-        return torch.sub(weight, total)
-    divisors = torch.full_like(weight, of_all)
-    for shape, share in shares:
-        view(divisors, shape).add_(share)
-    return torch.sub(weight, total.div_(divisors.masked_fill_(divisors == 0, 1.0)))
+def _move_entries(mean: Tensor, trained: Tensor, total: Tensor, weight: float | Tensor) -> None:
+    """Move a mean by shares that differ from entry to entry; no weight, no move."""
+    total.add_(weight)
+    share = torch.div(weight, total).nan_to_num_(0.0)
+    mean.sub_(torch.sub(mean, trained).mul_(share))
 
 
 def pack_masks(masks: Tensors) -> Tensors:

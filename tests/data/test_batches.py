@@ -153,7 +153,7 @@ def test_epoch_is_shuffled_by_its_seed() -> None:
 
 def test_chunks_are_in_order() -> None:
     parts = list(chunks(examples(size=9), 4))
-    assert [part.tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert [part.tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
 
 
 @pytest.fixture
