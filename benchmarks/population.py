@@ -8,7 +8,6 @@ once per share, since it takes long. `speedup` is at 80 % equal genes.
 """
 
 import json
-import sys
 import time
 
 import torch
@@ -80,7 +79,6 @@ def main() -> None:
         result[f"speedup_{percent}"] = round(floor / ours, 3)
         result[f"twins_only_{percent}"] = round(networks / ours, 3)
     print(json.dumps(result))
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

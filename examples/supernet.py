@@ -39,7 +39,7 @@ def the_client(options: argparse.Namespace) -> Client:
     federation = load_federation(data)
     train, val, test = (federation.examples(0, split) for split in ("train", "val", "test"))
     kind = registry.find("space", options.space)
-    space = kind(**kind.presets.get(options.preset, {}))
+    space = kind(**{"default": {}, **kind.presets}[options.preset])
     setting = Setting(federation.task, space, options.epochs, options.seed)
     return Client(setting, ClientInfo(0, len(train)), 1, train, val, test)
 

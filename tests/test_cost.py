@@ -1,12 +1,16 @@
+import itertools
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from fedtailor import cost, learn
+from fedtailor import cost, learn, registry
 from fedtailor.errors import UserError
+from fedtailor.initial import initial_weights
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
-from fedtailor.types import Budget, SearchSpace, Task
+from fedtailor.types import Budget, SearchSpace, Setting, Task
 
 CIFAR = Task((3, 32, 32), 10)
 DIGITS = Task((1, 8, 8), 10)
@@ -87,3 +91,31 @@ def test_a_model_that_cannot_be_is_one_sentence():
         ResNet18(norm="group", groups=3).build((), CIFAR)
     with pytest.raises(UserError, match="4x4"):
         CNN().build((), Task((1, 3, 3), 2))
+
+
+@pytest.mark.parametrize("name", registry.names("space"))
+def test_training_memory_against_what_torch_allocates(name: str):
+    """The peak of a real step, read from the profiler's record of every allocation."""
+    kind = registry.find("space", name)
+    space = kind(**kind.presets.get("cpu", {}))
+    setting, batch = Setting(CIFAR, space, 1, 0, space.middle()), 16
+    model = learn.model_of(setting, initial_weights(setting), "cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    images = torch.randn(batch, *CIFAR.shape).contiguous(memory_format=torch.channels_last)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(images), torch.zeros(batch, dtype=torch.int64)).backward()
+        optimizer.step()
+
+    step()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None
+    events = profile.profiler.kineto_results.events()
+    sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    peak = max(itertools.accumulate(sizes))
+    before = 2 * sum(p.nbytes for p in model.parameters()) + images.nbytes  # and momentum
+    estimate = cost.training_memory(space, setting.arch, CIFAR, batch)
+    assert estimate == pytest.approx(before + peak, rel=0.2)

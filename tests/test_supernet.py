@@ -14,8 +14,8 @@ from fedtailor.merge import Part, merge
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
-from fedtailor.supernet import Store, coverage, full_shapes, shapes, usage, view, window
-from fedtailor.types import Arch, SearchSpace, Setting, Task, Tensors
+from fedtailor.supernet import Store, coverage, full_shapes, shapes, usage, view
+from fedtailor.types import Arch, Examples, SearchSpace, Setting, Task, Tensors
 
 TASK = Task((3, 32, 32), 5)
 SEARCHED = [n for n in registry.names("space") if registry.find("space", n)().choices]
@@ -24,6 +24,9 @@ SPACES = {name: kind(**kind.presets["cpu"]) for name, kind in SPACES.items()}
 SPACES |= {
     "mobilenetv3 transforms": MobileNetV3(width=0.25, resolution=16, transforms=True),
     "darts relaxed": DARTS(channels=4, cells=3, resolution=8, operations="s2", form="relaxed"),
+    "darts s1": DARTS(channels=4, cells=3, resolution=8, operations="s1"),
+    "darts s3": DARTS(channels=4, cells=3, resolution=8, operations="s3"),
+    "darts s5": DARTS(channels=4, cells=3, resolution=8, operations="s5"),
     "darts affine": DARTS(channels=4, cells=3, resolution=8, affine=True),
 }
 EACH = pytest.mark.parametrize("space", SPACES.values(), ids=list(SPACES))
@@ -63,10 +66,16 @@ def train_bound(store: Store, arch: Arch, optimizer: SupernetOptimizer, steps: i
 
 
 def test_windows_lead_in_channels_and_centre_in_kernels():
-    assert window((8, 6, 7, 7), (4, 6, 3, 5)) == (
-        slice(0, 4), slice(0, 6), slice(2, 5), slice(1, 6),
-    )  # fmt: skip
-    assert window((9,), (4,)) == (slice(0, 4),)
+    full = torch.arange(8 * 6 * 7 * 7).view(8, 6, 7, 7)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        tensor = full.contiguous(memory_format=layout)[1:, 1:]
+        found = view(tensor, (4, 5, 3, 5))
+        assert torch.equal(found, tensor[:4, :5, 2:5, 1:6])
+        assert found.data_ptr() != tensor.data_ptr() and view(tensor, (7, 5, 7, 7)) is tensor
+    assert view(torch.arange(9), (4,)).tolist() == [0, 1, 2, 3]
+    for shape in ((10,), (3, 3)):
+        with pytest.raises(ValueError, match="has no window"):
+            view(torch.arange(9), shape)
 
 
 @EACH
@@ -80,12 +89,10 @@ def test_the_cover_covers(space: SearchSpace):
             assert all((a - b) % 2 == 0 for a, b in zip(full[name][2:], shape[2:], strict=True))
 
 
-@EACH
-def test_forward_is_that_of_an_independent_static_network(space: SearchSpace):
-    if getattr(space, "transforms", False):
-        pytest.skip("the twin has no kernel transforms: tests/spaces/test_mobilenetv3.py has")
-    if getattr(space, "form", "path") == "relaxed" or getattr(space, "affine", False):
-        pytest.skip("the twin is of the plain form: tests/spaces/test_darts.py has")
+@pytest.mark.parametrize("name", SEARCHED)
+def test_forward_is_that_of_an_independent_static_network(name: str):
+    """Of the plain forms: kernel transforms and relaxed cells have tests beside their spaces."""
+    space = SPACES[name]
     store, (images, _) = store_of(space), batch()
     for arch in archs_of(space, 6):
         twin = twin_of(space, arch, TASK, store.cut(arch)).double().train()
@@ -230,6 +237,19 @@ def test_gradients_by_finite_differences(space: SearchSpace):
                 p.add_(w, alpha=sign)
             values.append(loss())
     assert float((values[0] - values[1]) / (2 * step)) == pytest.approx(float(slope), rel=1e-3)
+
+
+@EACH
+def test_recalibrating_batch_norm_changes_only_its_statistics(space: SearchSpace):
+    store, (images, labels) = store_of(space), batch()
+    examples = Examples(images, labels, torch.arange(8), (0.0,) * 3, (1.0,) * 3)
+    model = store.bind(archs_of(space, 1)[-1])
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    learn.recalibrate(model, examples, "cpu")
+    weights = dict(model.named_parameters())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]) == (name in weights), name
+    assert all(torch.equal(w, first_weights(space)[n]) for n, w in store.weights.items())
 
 
 @EACH

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedtailor.errors import UserError
 from fedtailor.types import Arch, SearchSpace, Task
 
 M = TypeVar("M", bound=nn.Module)
@@ -41,6 +42,8 @@ class Chain(nn.Module):
     def __init__(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
         super().__init__()
         for name, module in modules:
+            if name in self._modules:
+                raise ValueError(f"two pieces of a chain are called {name!r}")
             self.add_module(name, module)
 
     def forward(self, state: Any) -> Any:
@@ -88,16 +91,25 @@ class _Unfilled(TorchFunctionMode):
 def allocate(module: nn.Module, device: str) -> nn.Module:
     """Give a module that was built on the meta device memory, its content left to the caller.
 
-    Batch-norm statistics are reset; tables that the module computed for itself are kept.
+    Batch-norm statistics are reset; tables that the module made with device="cpu" are kept.
     """
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    if len(names) > len(list(module.parameters())):
+        raise UserError("space.name: modules that share a parameter are not supported")
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and parameter.is_meta:
                 part._parameters[name] = nn.Parameter(torch.empty_like(parameter, device=device))
         for name, buffer in part._buffers.items():
-            if buffer is not None:
-                empty = torch.empty_like(buffer, device=device)
-                part._buffers[name] = empty if buffer.is_meta else buffer.to(device)
+            if buffer is None:
+                continue
+            if buffer.is_meta and not isinstance(part, nn.modules.batchnorm._BatchNorm):
+                raise UserError(
+                    f"space.name: {type(part).__name__} must make its buffer {name!r} with "
+                    'device="cpu": networks are built without values'
+                )
+            empty = torch.empty_like(buffer, device=device)
+            part._buffers[name] = empty if buffer.is_meta else buffer.to(device)
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.reset_running_stats()
     return module

@@ -158,10 +158,12 @@ def _kept(fields: dict[str, Any]) -> list[str]:
 def _preset(space: type[SearchSpace], fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that a preset sets; what the table says beside it comes first."""
     name = fields.pop("preset", "default")
+    if not isinstance(name, str):
+        raise UserError("space.preset: must be text")
     known = {"default": {}, **space.presets}
     if name not in known:
         raise UserError(
-            f"space.preset: no preset is called {name!r}{registry.nearest(str(name), list(known))}"
+            f"space.preset: no preset is called {name!r}{registry.nearest(name, list(known))}"
         )
     return json.loads(json.dumps(known[name]))
 
@@ -175,7 +177,7 @@ def _start(parts: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"space.arch: must be one of {', '.join(ARCHS)}, or a list of genes")
         found["space_arch"] = genes.check(parts["space"], tuple(arch))
     if init is not None:
-        if not isinstance(init, str):
+        if not isinstance(init, str) or not init:
             raise UserError("space.init: must be the path of a safetensors file")
         found["space_init"] = str(Path(init).expanduser().resolve())
     return found

@@ -49,17 +49,27 @@ def forward_macs(space: SearchSpace, arch: Arch, task: Task) -> int:
 def training_macs(
     space: SearchSpace, arch: Arch, task: Task, frozen: frozenset[str] = frozenset()
 ) -> float:
-    """Count the multiply-adds of one image's forward and backward pass, some parameters frozen."""
+    """Count the multiply-adds of one image's forward and backward pass, some parameters frozen.
+
+    Where nothing is frozen a product costs twice as much backward as forward, but for those of
+    the images, which need no gradient.
+    """
     state: State = (task.shape,)
     total, needs = 0.0, (False,)
     for piece in pieces_of(space, arch, task):
-        held = frozen.intersection(piece_shapes(piece))
-        macs, state, needs = _training(piece, state, needs, held)
-        total += macs
+        if all(needs) and not frozen:
+            macs, state = _forward(piece, state)
+            total, needs = total + 3 * macs, (True,) * len(state)
+        else:
+            held = frozen.intersection(piece_shapes(piece))
+            macs, state, needs = _training(piece, state, needs, held)
+            total += macs
     return total
 
 
-def training_memory(space: SearchSpace, arch: Arch, task: Task, batch: int) -> int:
+def training_memory(
+    space: SearchSpace, arch: Arch, task: Task, batch: int, optimizer: str = "sgd"
+) -> int:
     """Estimate the peak bytes of a training step: weights, gradients, momentum, activations.
 
     Activations are what autograd keeps for the backward pass, each tensor once.
@@ -82,7 +92,8 @@ def training_memory(space: SearchSpace, arch: Arch, task: Task, batch: int) -> i
         state = found.state
     loss = batch * (FLOAT * task.classes + 8) + FLOAT  # log-softmax, labels, their total weight
     activations = inside + sum(sizes[i] for i in kept) + loss
-    return 3 * FLOAT * parameters(space, arch, task) + activations
+    copies = 4 if optimizer == "adamw" else 3  # weights, gradients and one or two moments
+    return copies * FLOAT * parameters(space, arch, task) + activations
 
 
 def round_seconds(macs: float, nbytes: int, budget: Budget) -> float:

@@ -18,19 +18,33 @@ from fedtailor.types import Arch, Setting, Tensors
 Draw = Callable[[torch.Generator], Tensor]
 
 
+STATISTICS = ("running_mean", "running_var")
+
+
 def initial_weights(setting: Setting, arch: Arch | None = None) -> Tensors:
     """Return an architecture's first weights, statistics included; by default the setting's."""
-    found = _first_weights(setting, setting.arch if arch is None else arch)
+    arch = setting.arch if arch is None else arch
+    found = _first_weights(setting, arch, _stamp(setting))
     return {name: weight.clone() for name, weight in found.items()}
 
 
 def initial_supernet(setting: Setting) -> Tensors:
     """Return the first weights of the whole supernet; it has no statistics."""
-    return {name: weight.clone() for name, weight in _first_supernet(setting).items()}
+    return {
+        name: weight.clone() for name, weight in _first_supernet(setting, _stamp(setting)).items()
+    }
+
+
+def _stamp(setting: Setting) -> tuple[int, int] | None:
+    """Return what changes when the file to start from does: what was read of it is kept."""
+    if setting.init is None or not Path(setting.init).is_file():
+        return None
+    about = Path(setting.init).stat()
+    return about.st_mtime_ns, about.st_size
 
 
 @functools.lru_cache(maxsize=2)
-def _first_weights(setting: Setting, arch: Arch) -> Tensors:
+def _first_weights(setting: Setting, arch: Arch, stamp: tuple[int, int] | None) -> Tensors:
     model = blueprint(lambda: setting.space.build(arch, setting.task))
     drawn = {
         name: draw(rng_for(setting.seed, "init", name)) for name, draw in _draws(model).items()
@@ -39,7 +53,7 @@ def _first_weights(setting: Setting, arch: Arch) -> Tensors:
 
 
 @functools.lru_cache(maxsize=2)
-def _first_supernet(setting: Setting) -> Tensors:
+def _first_supernet(setting: Setting, stamp: tuple[int, int] | None) -> Tensors:
     found: Tensors = {}
     wanted = full_shapes(setting.space, setting.task)
     for arch in setting.space.cover():
@@ -86,11 +100,10 @@ def _draw(
 
 def _statistics(model: nn.Module) -> Tensors:
     """Return batch norm's running means and variances before the first batch."""
-    parameters = {name for name, _ in model.named_parameters()}
     return {
         name: torch.full(buffer.shape, float(name.endswith("running_var")))
         for name, buffer in model.state_dict().items()
-        if name not in parameters and buffer.is_floating_point()
+        if name.endswith(STATISTICS)
     }
 
 
@@ -102,24 +115,29 @@ def _warm(setting: Setting, drawn: Tensors) -> Tensors:
     heads = [name for name in drawn if name.startswith("head.")]
     other_task = any(n not in saved or saved[n].shape[0] != drawn[n].shape[0] for n in heads)
     fresh = set(heads) if other_task else set()
+    full = full_shapes(setting.space, setting.task)
     return {
-        name: weight if name in fresh else _saved(setting.init, saved, name, weight)
+        name: weight if name in fresh else _saved(setting.init, saved, name, weight, full)
         for name, weight in drawn.items()
     }
 
 
-def _saved(path: str, saved: Tensors, name: str, drawn: Tensor) -> Tensor:
-    """Take a weight from a file: the window of it where the file has a larger network's."""
+def _saved(
+    path: str, saved: Tensors, name: str, drawn: Tensor, full: dict[str, tuple[int, ...]]
+) -> Tensor:
+    """Take a weight from a file of the same network, or the window from one of its supernet."""
     if name not in saved:
-        if name.endswith(("running_mean", "running_var")):  # a supernet has none
+        if name.endswith(STATISTICS):  # a supernet has none
             return drawn
         raise UserError(f"space.init: {path} has no weight {name}; is it of another space?")
-    found = saved[name]
-    if found.dim() != drawn.dim() or any(map(int.__lt__, found.shape, drawn.shape)):
+    found, wanted = saved[name], (tuple(drawn.shape), full.get(name))
+    if tuple(found.shape) not in wanted:
         raise UserError(
-            f"space.init: {name} is {tuple(found.shape)} in {path}, too small for the "
-            f"{tuple(drawn.shape)} of this space"
+            f"space.init: {name} is {tuple(found.shape)} in {path}, but {wanted[0]} in this "
+            f"network and {wanted[1]} in its supernet; is it of another space?"
         )
+    if not found.isfinite().all():
+        raise UserError(f"space.init: {name} in {path} is not finite")
     return view(found, tuple(drawn.shape)).to(drawn.dtype, copy=True).contiguous()
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedtailor import cost
 from fedtailor.chain import allocate, blueprint
-from fedtailor.data.batches import batch, chunks, epoch
+from fedtailor.data.batches import batch, chunks, epoch, even_chunks
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
@@ -187,6 +187,8 @@ def train_supernet(
 ) -> SupernetTraining:
     """Train a store on the client's training data, some architectures to a batch.
 
+    Momentum and step counts begin anew with every call.
+
     Args:
         client: whose training data it is.
         store: its weights are trained in place.
@@ -317,9 +319,11 @@ def recalibrate(model: nn.Module, examples: Examples, device: str) -> None:
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain mean over the batches
-    model.train()
+    model.eval()  # no dropout
+    for norm in norms:
+        norm.train()
     with torch.no_grad():
-        for rows in chunks(examples, EVALUATION_BATCH):
+        for rows in even_chunks(examples, EVALUATION_BATCH):
             model(batch(examples, rows, None, device)[0])
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -1,8 +1,5 @@
 """Merging what clients trained into the server's weights, and how much each of them counts."""
 
-# Torch has its fast operations on lists of tensors under private names only.
-# pyright: reportPrivateImportUsage=false
-
 import itertools
 import operator
 from collections.abc import Iterable, Iterator
@@ -59,7 +56,8 @@ def merge(weights: Tensors, parts: Iterable[Part]) -> Tensors:
 
     It is a running mean: each part moves it by weight / total so far of the difference. So a
     merge of untouched weights is the identity to the bit, and so is that of an entry that nobody
-    trained. Parts are read once, one at a time, in the order given.
+    trained. Parts are read once, one at a time, in the order given. What nobody trained is
+    returned as it was given, not copied.
     """
     means: Tensors = {}
     totals: dict[str, _Total] = {}
@@ -99,8 +97,8 @@ class _Total:
     def move(self, mean: Tensor, trained: Tensor, weight: float | Tensor) -> None:
         """Move a mean towards what one client trained, which may be a window of it."""
         shape = tuple(trained.shape)
-        by_windows = self.entries is None and not isinstance(weight, Tensor)
-        if by_windows and all(window[2:] == shape[2:] for window in self.windows):
+        alike = all(window[2:] == shape[2:] for window in self.windows)
+        if self.entries is None and alike and not isinstance(weight, Tensor):
             for old, new, counted in self._boxes(view(mean, shape), trained):
                 _move(old, new, weight / (counted + weight) if weight else 0.0)
             self.windows[shape] = self.windows.get(shape, 0.0) + weight
@@ -129,7 +127,9 @@ class _Total:
 
 
 def _move(mean: Tensor, trained: Tensor, share: float) -> None:
-    """Move a mean: of lerp's two formulas the one that keeps even a negative zero."""
+    """Move a mean, by that of lerp's two formulas which keeps even a negative zero."""
+    if share == 0.0:
+        return
     if share == 1.0:
         mean.copy_(trained)
     elif share < 0.5:
@@ -141,8 +141,9 @@ def _move(mean: Tensor, trained: Tensor, share: float) -> None:
 def _move_entries(mean: Tensor, trained: Tensor, total: Tensor, weight: float | Tensor) -> None:
     """Move a mean by shares that differ from entry to entry; no weight, no move."""
     total.add_(weight)
-    share = torch.div(weight, total).nan_to_num_(0.0)
-    mean.sub_(torch.sub(mean, trained).mul_(share))
+    moved = torch.sub(mean, trained).mul_(weight).div_(total).neg_().add_(mean)
+    counts = torch.as_tensor(weight) != 0
+    mean.copy_(torch.where(counts, moved, mean))
 
 
 def pack_masks(masks: Tensors) -> Tensors:

@@ -55,10 +55,16 @@ class SupernetOptimizer:
         self._views: dict[tuple[str, str, Shape], Tensor] = {}  # into the buffers
 
     def step(self, models: Iterable[nn.Module], lr: float) -> None:
-        """Move the store by the gradients that bound networks hold, summed where they overlap."""
+        """Move the store by the gradients that bound networks hold, summed where they overlap.
+
+        The gradients are used up: kept modules hold no memory for them.
+        """
         with torch.no_grad():
+            models = list(models)
             pulls = gradients(models)
-            if self.clip:
+            for parameter in (p for model in models for p in model.parameters()):
+                parameter.grad = None
+            if self.clip and pulls:
                 norm = torch.stack([p.gradient.norm() for p in pulls]).norm()
                 scale = (self.clip / (norm + 1e-6)).clamp(max=1.0)
                 torch._foreach_mul_([p.gradient for p in pulls], scale)

@@ -29,7 +29,8 @@ def plan(config: Config) -> dict[str, Any]:
     space, task, arch = setting.space, setting.task, setting.arch
     measured = _rehearse(config, federation)
     bounds = federation.bounds.tolist()
-    memory = cost.training_memory(space, arch, task, config.algorithm.batch)
+    how = config.algorithm
+    memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
     over = [
         c.id
         for c in clients

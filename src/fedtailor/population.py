@@ -2,7 +2,9 @@
 
 Architectures form a trie of pieces. It is walked depth first, and what a prefix made of the
 images is kept while anything below it needs it. The results are those of one network at a time,
-to the bit: the same modules see the same batches.
+to the bit: the same modules see the same batches (but for DARTS's noise, which is drawn once for
+all who share it). The store's modules are used, so networks that are bound lose their statistics
+and modes: bind them again.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.chain import Piece, pieces_of
-from fedtailor.data.batches import batch, chunks
+from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.learn import EVALUATION_BATCH
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Examples
@@ -27,6 +29,8 @@ def population_logits(
     calibration: Examples | None = None,
 ) -> Tensor:
     """Return every architecture's logits on every example: (architectures, examples, classes).
+
+    Where that is too much to hold, `walk` gives them one architecture at a time.
 
     Args:
         store: the supernet's weights.
@@ -71,12 +75,12 @@ def walk(
     chains = [pieces_of(store.space, arch, store.task) for arch in archs]
     sources = [calibration, examples] if calibration is not None else [examples]
     with torch.inference_mode():
-        states = [_batches(source, store.device) for source in sources]
+        states = [_batches(s, store.device, even=s is calibration) for s in sources]
         _descend(store, chains, list(range(len(archs))), 0, states, visit)
 
 
-def _batches(examples: Examples, device: str) -> list[Any]:
-    rows = chunks(examples, EVALUATION_BATCH)
+def _batches(examples: Examples, device: str, even: bool) -> list[Any]:
+    rows = (even_chunks if even else chunks)(examples, EVALUATION_BATCH)
     return [batch(examples, part, None, device)[0] for part in rows]
 
 
@@ -88,16 +92,29 @@ def _descend(
     states: list[list[Any]],
     visit: Visit,
 ) -> None:
-    """Go on with architectures whose first `level` pieces agree; `states` is what those made."""
+    """Go on with architectures whose first `level` pieces agree; `states` is what those made.
+
+    It is used up: dropped before the last group goes on, so that memory follows what is shared.
+    """
     groups: dict[Piece, list[int]] = {}
     for member in members:
         if level == len(chains[member]):
-            visit(member, torch.cat(states[-1]).cpu())
+            visit(member, _finite(torch.cat(states[-1]).cpu()))
         else:
             groups.setdefault(chains[member][level], []).append(member)
+    left = len(groups)
     for piece, group in groups.items():
         after = _through(store.module(piece), states)
+        left -= 1
+        if not left:
+            states.clear()
         _descend(store, chains, group, level + 1, after, visit)
+
+
+def _finite(logits: Tensor) -> Tensor:
+    if not logits.isfinite().all():  # argmax of no number would pass for class 0
+        raise FloatingPointError("a network's outputs are not finite: training has diverged")
+    return logits
 
 
 def _through(module: nn.Module, states: list[list[Any]]) -> list[list[Any]]:

@@ -77,6 +77,8 @@ def _own_class(kind: str, name: str) -> type[Any]:
     lacks += sorted(getattr(found, "__abstractmethods__", ()))
     if lacks:
         raise UserError(f"{kind}.name: {member} is no {kind}: it has no {lacks[0]}")
+    if kind == "space" and not any(c.__name__ == "SearchSpace" for c in found.__mro__):
+        raise UserError(f"space.name: {member} must be a subclass of fedtailor.types.SearchSpace")
     parameters = getattr(found, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         raise UserError(f"{kind}.name: {member} must be a frozen dataclass")

@@ -8,6 +8,7 @@ the others (kernels), operations and blocks by name.
 # pyright: reportPrivateImportUsage=false
 
 import functools
+import operator
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -19,22 +20,15 @@ from fedtailor.types import Arch, SearchSpace, Task, Tensors
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
-KEPT_PIECES = 1024  # modules of a store; a bound one owns little more than statistics
-
-
-def window(full: Shape, part: Shape) -> tuple[slice, ...]:
-    """Return where a tensor of shape `part` lies in one of shape `full`."""
-    slices = []
-    for dimension, (whole, size) in enumerate(zip(full, part, strict=True)):
-        start = (whole - size) // 2 if dimension >= 2 else 0
-        slices.append(slice(start, start + size))
-    return tuple(slices)
+KEPT_PIECES = 1024  # modules of a store; one owns its statistics, gradients until they are used
 
 
 def view(full: Tensor, part: Shape) -> Tensor:
     """Return the window of a tensor: the tensor itself where the shapes agree."""
     if full.shape == part:
         return full
+    if len(part) != full.dim() or any(map(operator.gt, part, full.shape)):
+        raise ValueError(f"a tensor of shape {tuple(full.shape)} has no window {tuple(part)}")
     strides = full.stride()
     first = full.storage_offset()
     for dimension in range(2, len(part)):

@@ -22,6 +22,11 @@ def chunks(examples: Examples, size: int) -> Iterator[Tensor]:
     yield from _parts(torch.arange(len(examples)), size)
 
 
+def even_chunks(examples: Examples, most: int) -> Iterator[Tensor]:
+    """Yield all rows once, in order, in parts of nearly equal size: means over them are fair."""
+    yield from torch.arange(len(examples)).tensor_split(-(-len(examples) // most))
+
+
 def _parts(rows: Tensor, size: int) -> list[Tensor]:
     parts = list(rows.split(size))
     if size > 1 and len(parts) > 1 and len(parts[-1]) == 1:

@@ -36,6 +36,10 @@ NODE_EDGES = tuple(
     tuple(number for number, (_, target) in enumerate(EDGES) if target == node + 2)
     for node in range(NODES)
 )
+INPUT_EDGES = tuple(
+    tuple(number for number, (start, _) in enumerate(EDGES) if start == source)
+    for source in range(2)
+)
 EIGHT = (
     "none", "max_pool_3x3", "avg_pool_3x3", "skip_connect",
     "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",

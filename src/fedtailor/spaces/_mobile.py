@@ -23,6 +23,14 @@ def rounded(channels: float) -> int:
     return found + 8 if found < 0.9 * channels else found
 
 
+def scaled(widths: tuple[int, ...], factor: float) -> tuple[int, ...]:
+    """Scale the options for a width to multiples of 8, and keep them apart."""
+    found: list[int] = []
+    for width in widths:
+        found.append(max(rounded(width * factor), found[-1] + 8 if found else 8))
+    return tuple(found)
+
+
 class ConvNorm(nn.Module):
     """A convolution without bias, batch norm and an activation."""
 

@@ -3,7 +3,8 @@
 Liu et al. 2019. In path form an edge has one operation, as PerFedRLNAS and PerFedSDE-NAS search it;
 in relaxed form any subset of its operations is alive and they are summed, as SPIDER trains it. Both
 forms have the same parameter names. Differs from the paper: there are no architecture weights (a
-sum, not a softmax average), and nothing is pruned to two edges per node.
+sum, not a softmax average), and nothing is pruned to two edges per node. Legal architectures feed
+every node and read both inputs of a cell, so that each of their parameters is trained.
 """
 
 import functools
@@ -15,7 +16,15 @@ from annotated_types import Ge, Interval
 
 from fedtailor.chain import ChainSpace, Piece
 from fedtailor.spaces import _darts
-from fedtailor.spaces._darts import EDGES, NAMES, NODE_EDGES, OPERATION_SETS, Cells, Operations
+from fedtailor.spaces._darts import (
+    EDGES,
+    INPUT_EDGES,
+    NAMES,
+    NODE_EDGES,
+    OPERATION_SETS,
+    Cells,
+    Operations,
+)
 from fedtailor.types import Arch, Choice, Task
 
 CONVOLUTIONS = ("dil_conv_3x3", "dil_conv_5x5", "sep_conv_3x3", "sep_conv_5x5")
@@ -62,15 +71,21 @@ class DARTS(ChainSpace):
         return _darts.drawing(self._alive(self.repair(arch)))
 
     def repair(self, arch: Arch) -> Arch:
-        """Feed every node: one without any operation gets one on its first edge.
+        """Feed every node, and read both inputs: on the first edge that would do.
 
+        An input that is read by `none` or `noise` alone would leave whole cells untrained.
         Relaxed, the bit of `none` is cleared: it adds nothing.
         """
         alive = [list(cell) for cell in self._alive(arch)]
         for cell, offers in zip(alive, OPERATION_SETS[self.operations], strict=True):
             for numbers in NODE_EDGES:
                 if not any(cell[number] for number in numbers):
-                    cell[numbers[0]] = _rescue(offers[numbers[0]])
+                    cell[numbers[0]] = (_rescue(offers[numbers[0]]),)
+            for first, numbers in enumerate(INPUT_EDGES):
+                if not any(set(cell[number]) - {"noise"} for number in numbers):
+                    kept = cell[first] if self.form == "relaxed" else ()
+                    added = {*kept, _rescue(offers[first])}
+                    cell[first] = tuple(name for name in offers[first] if name in added)
         return self._arch(alive[0] + alive[1])
 
     def smallest(self) -> Arch:
@@ -153,9 +168,9 @@ def _decoded(gene: int, offered: Operations, form: str) -> Operations:
     return tuple(n for bit, n in enumerate(offered) if mask >> bit & 1 and n != "none")
 
 
-def _rescue(offered: Operations) -> Operations:
-    live = [name for name in offered if name != "none"]
-    return ("skip_connect",) if "skip_connect" in live else (live[0],)
+def _rescue(offered: Operations) -> str:
+    reading = [name for name in offered if name not in ("none", "noise")]
+    return "skip_connect" if "skip_connect" in reading else reading[0]
 
 
 def _smallest(edge: _Edge) -> Operations:

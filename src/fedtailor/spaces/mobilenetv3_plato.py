@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
-from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
+from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.types import Arch, Choice, Task
 
 # widths, depths, expansions, stride, squeeze and excite
@@ -81,4 +81,4 @@ class MobileNetV3Plato(ChainSpace):
         return tuple(found)
 
     def _widths(self, number: int) -> tuple[int, ...]:
-        return tuple(rounded(width * self.width) for width in STAGES[number - 1][0])
+        return scaled(STAGES[number - 1][0], self.width)

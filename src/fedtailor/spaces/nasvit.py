@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
-from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
+from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.spaces._nasvit import Transformer
 from fedtailor.types import Arch, Choice, Task
 
@@ -112,13 +112,13 @@ class NASViT(ChainSpace):
 
     def _genes(self) -> Iterator[Choice]:
         yield Choice("resolution", tuple(sorted(set(self.resolutions))) or (0,))
-        yield Choice("stem width", _scaled(STEM, self.width))
+        yield Choice("stem width", scaled(STEM, self.width))
         for name, stage in STAGES.items():
-            yield Choice(f"{name} width", _scaled(stage.widths, self.width))
+            yield Choice(f"{name} width", scaled(stage.widths, self.width))
             yield Choice(f"{name} depth", stage.depths)
             yield Choice(f"{name} kernel", stage.kernels)
             yield Choice(f"{name} expansion", stage.expansions)
-        yield Choice("head width", _scaled(FEATURES, self.width))
+        yield Choice("head width", scaled(FEATURES, self.width))
 
     def _decode(self, arch: Arch) -> dict[str, int]:
         taken = iter(arch)
@@ -143,14 +143,6 @@ def _blocks(
             how = (widths, kernel, stride, stage.excite, "swish", "always")
             yield Piece(f"{name}_{number}", Bottleneck, how)
         before, stride = width, 1
-
-
-def _scaled(options: tuple[int, ...], factor: float) -> tuple[int, ...]:
-    """Scale widths to multiples of 8, and keep them apart."""
-    found: list[int] = []
-    for option in options:
-        found.append(max(rounded(option * factor), found[-1] + 8 if found else 8))
-    return tuple(found)
 
 
 def _strided(size: Size, stride: int) -> Size:
