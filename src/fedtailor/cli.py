@@ -56,7 +56,7 @@ def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
     for title, entries in found.items():
         print(title)
         for entry in entries:
-            print(f"  {entry['name']:14} {entry['about']}{_paper_and_sends(entry)}")
+            print(f"  {entry['name']:18} {entry['about']}{_more_about(entry)}")
 
 
 @app.command
@@ -218,8 +218,10 @@ def _config(file: Path, overrides: tuple[str, ...]) -> Any:
     return read_config(file, dict(parse_override(text) for text in overrides))
 
 
-def _paper_and_sends(entry: dict[str, Any]) -> str:
-    """Say in short who published an algorithm, and what leaves a client."""
+def _more_about(entry: dict[str, Any]) -> str:
+    """Say in short who published an algorithm, and what leaves a client; of a space its size."""
+    if entry.get("choices"):
+        return f" [{entry['choices']} choices; presets {', '.join(entry['presets'])}]"
     if "sends" not in entry:
         return ""
     sent = "; ".join(one["what"] for one in entry["sends"]) or "nothing"
