@@ -206,6 +206,14 @@ def test_merge_rules_against_a_loop_over_entries(rule: str):
         assert torch.allclose(merged[name].double(), expected[name], atol=1e-6)
 
 
+def test_numbers_and_other_precisions_are_merged_too():
+    server = {"n": torch.tensor(2.0), "d": torch.ones(3, dtype=torch.float64)}
+    client = {"n": torch.tensor(4.0), "d": torch.full((2,), 5.0, dtype=torch.float64)}
+    merged = merge(server, [Part(client), Part({"n": torch.tensor(2.0)}, 3.0)])
+    assert merged["n"] == 2.5 and merged["d"].tolist() == [5.0, 5.0, 1.0]
+    assert merged["d"].dtype == torch.float64
+
+
 def test_a_negative_zero_survives_a_merge():
     server = {"a": torch.tensor([-0.0, 0.0, 1.0])}
     merged = merge(server, [Part({"a": server["a"].clone()}, 3.0), Part({"a": server["a"][:2]})])

@@ -61,15 +61,23 @@ def merge(weights: Tensors, parts: Iterable[Part]) -> Tensors:
     """
     means: Tensors = {}
     totals: dict[str, _Total] = {}
+    vectors = _Vectors({name: weight for name, weight in weights.items() if _is_vector(weight)})
     for part in parts:
         given = _everywhere(weights, part.weights) if part.everywhere else part.weights
+        vectors.move({n: t for n, t in given.items() if _is_vector(t)}, part.weight)
         for name, trained in given.items():
+            if _is_vector(trained):
+                continue
             if name not in means:
                 means[name] = weights[name].clone()
                 totals[name] = _Total()
             share = part.weight[name] if isinstance(part.weight, dict) else part.weight
             totals[name].move(means[name], trained, share)
-    return weights | means
+    return weights | means | vectors.means()
+
+
+def _is_vector(tensor: Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.dtype == torch.float32
 
 
 def _everywhere(weights: Tensors, trained: Tensors) -> Tensors:
@@ -81,6 +89,41 @@ def _everywhere(weights: Tensors, trained: Tensors) -> Tensors:
             found[name] = weights[name].clone()
             view(found[name], tensor.shape).copy_(tensor)
     return found
+
+
+class _Vectors:
+    """The means of all vectors, one after the other: they are many and small."""
+
+    def __init__(self, weights: Tensors) -> None:
+        self.sizes = {name: len(weight) for name, weight in weights.items()}
+        ends = itertools.accumulate(self.sizes.values())
+        self.starts = {n: end - self.sizes[n] for n, end in zip(self.sizes, ends, strict=True)}
+        self.mean = torch.cat([*weights.values(), torch.empty(0)])
+        self.total = torch.zeros_like(self.mean)
+        self.moved: set[str] = set()
+
+    def move(self, trained: Tensors, weight: float | Tensors) -> None:
+        """Move the means towards what one client trained."""
+        if not trained:
+            return
+        self.moved |= set(trained)
+        starts = [(self.starts[name], len(vector)) for name, vector in trained.items()]
+        rows = torch.from_numpy(np.concatenate([np.arange(s, s + size) for s, size in starts]))
+        each = weight
+        if isinstance(each, dict):
+            each = torch.cat([each[name].float() for name in trained])
+        total = self.total.index_select(0, rows).add_(each)
+        mean = self.mean.index_select(0, rows)
+        self.total.index_copy_(0, rows, total)
+        moved = _towards(mean, torch.cat(list(trained.values())), each, total)
+        self.mean.index_copy_(0, rows, moved)
+
+    def means(self) -> Tensors:
+        """Return the vectors that anyone trained."""
+        if not self.moved:
+            return {}
+        parts = zip(self.sizes, self.mean.split([*self.sizes.values()]), strict=True)
+        return {name: mean.clone() for name, mean in parts if name in self.moved}
 
 
 class _Total:
@@ -140,10 +183,18 @@ def _move(mean: Tensor, trained: Tensor, share: float) -> None:
 
 def _move_entries(mean: Tensor, trained: Tensor, total: Tensor, weight: float | Tensor) -> None:
     """Move a mean by shares that differ from entry to entry; no weight, no move."""
-    total.add_(weight)
-    moved = torch.sub(mean, trained).mul_(weight).div_(total).neg_().add_(mean)
-    counts = torch.as_tensor(weight) != 0
-    mean.copy_(torch.where(counts, moved, mean))
+    counted = total.contiguous().add_(weight)  # dense copies: windows of kernels are slow to walk
+    total.copy_(counted)
+    mean.copy_(_towards(mean.contiguous(), trained.contiguous(), weight, counted))
+
+
+def _towards(old: Tensor, new: Tensor, weight: float | Tensor, total: Tensor) -> Tensor:
+    """Return old + share * (new - old), exact at both ends and a negative zero kept."""
+    share = weight / total
+    moved = torch.where(share < 0.5, old - (old - new) * share, new - (new - old) * (1 - share))
+    if isinstance(weight, Tensor) or not weight:
+        return torch.where(torch.as_tensor(weight) == 0, old, moved)
+    return moved
 
 
 def pack_masks(masks: Tensors) -> Tensors:
