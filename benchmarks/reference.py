@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtailor import learn
 from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment import clients_of, setting_of
+from fedtailor.initial import initial_weights
 from fedtailor.loop import draw_cohort
 from fedtailor.rng import rng_for
 
@@ -64,7 +64,7 @@ def write_job(path: Path, rounds: int) -> None:
         ]
         for round in range(1, rounds + 1)
     ]
-    weights = learn.initial_weights(setting_of(config, federation))
+    weights = initial_weights(setting_of(config, federation))
     arrays = {
         "images": federation.images[rows].numpy(),
         "labels": federation.labels[rows].numpy(),

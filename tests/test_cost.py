@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -112,8 +113,8 @@ def test_training_memory_against_what_torch_allocates(name: str):
     optimizer.zero_grad(set_to_none=True)
     with torch.profiler.profile(profile_memory=True) as profile:
         step()
-    assert profile.profiler is not None
-    events = profile.profiler.kineto_results.events()
+    assert profile.profiler is not None and profile.profiler.kineto_results is not None
+    events: list[Any] = profile.profiler.kineto_results.events()
     sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
     peak = max(itertools.accumulate(sizes))
     before = 2 * sum(p.nbytes for p in model.parameters()) + images.nbytes  # and momentum

@@ -1,6 +1,7 @@
 """One table over every space and fixed model there is: a new file is tested from its first day."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -106,9 +107,7 @@ def test_multiply_adds_are_those_of_torchs_counter(name: str):
     """Forward and backward; its rule for grouped convolutions' backward pass is replaced."""
     from fedtailor.flops import _convolution_backward_flops
 
-    def backward(
-        gradient: Tensor, images: Tensor, weight: Tensor, *rest: object, **_: object
-    ) -> int:
+    def backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
         shapes = [torch.empty(s, device="meta") for s in (gradient, images, weight)]
         return _convolution_backward_flops(*shapes, *rest)
 

@@ -25,8 +25,9 @@ def test_merge_is_the_weighted_mean_of_those_who_trained(parts: list[tuple[int, 
         if not mine:
             assert torch.equal(merged[name], old)
             continue
-        total = sum(p.weight for p in mine)
-        mean = sum(p.weights[name].double() * p.weight for p in mine) / total
+        counts = [float(p.weight) for p in mine]  # pyright: ignore[reportArgumentType]
+        mean = sum(p.weights[name].double() * n for p, n in zip(mine, counts, strict=True))
+        mean = mean / sum(counts)
         assert torch.allclose(merged[name].double(), torch.as_tensor(mean), atol=1e-5)
 
 

@@ -19,8 +19,8 @@ from fedtailor.types import Arch, Examples, SearchSpace, Setting, Task, Tensors
 
 TASK = Task((3, 32, 32), 5)
 SEARCHED = [n for n in registry.names("space") if registry.find("space", n)().choices]
-SPACES = {name: registry.find("space", name) for name in SEARCHED}
-SPACES = {name: kind(**kind.presets["cpu"]) for name, kind in SPACES.items()}
+KINDS = {name: registry.find("space", name) for name in SEARCHED}
+SPACES: dict[str, SearchSpace] = {n: kind(**kind.presets["cpu"]) for n, kind in KINDS.items()}
 SPACES |= {
     "mobilenetv3 transforms": MobileNetV3(width=0.25, resolution=16, transforms=True),
     "darts relaxed": DARTS(channels=4, cells=3, resolution=8, operations="s2", form="relaxed"),
