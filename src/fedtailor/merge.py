@@ -68,11 +68,12 @@ def merge(weights: Tensors, parts: Iterable[Part]) -> Tensors:
         for name, trained in given.items():
             if _is_vector(trained):
                 continue
-            if name not in means:
-                means[name] = weights[name].clone()
-                totals[name] = _Total()
             share = part.weight[name] if isinstance(part.weight, dict) else part.weight
-            totals[name].move(means[name], trained, share)
+            if name in means:
+                totals[name].move(means[name], trained, share)
+            else:
+                totals[name] = _Total()
+                means[name] = totals[name].start(weights[name], trained, share)
     return weights | means | vectors.means()
 
 
@@ -107,8 +108,7 @@ class _Vectors:
         if not trained:
             return
         self.moved |= set(trained)
-        starts = [(self.starts[name], len(vector)) for name, vector in trained.items()]
-        rows = torch.from_numpy(np.concatenate([np.arange(s, s + size) for s, size in starts]))
+        rows = self._rows(tuple((name, len(vector)) for name, vector in trained.items()))
         each = weight
         if isinstance(each, dict):
             each = torch.cat([each[name].float() for name in trained])
@@ -117,6 +117,12 @@ class _Vectors:
         self.total.index_copy_(0, rows, total)
         moved = _towards(mean, torch.cat(list(trained.values())), each, total)
         self.mean.index_copy_(0, rows, moved)
+
+    def _rows(self, windows: tuple[tuple[str, int], ...]) -> Tensor:
+        sizes = np.array([size for _, size in windows])
+        starts = np.array([self.starts[name] for name, _ in windows])
+        ends = sizes.cumsum()
+        return torch.from_numpy(np.arange(ends[-1]) + np.repeat(starts - (ends - sizes), sizes))
 
     def means(self) -> Tensors:
         """Return the vectors that anyone trained."""
@@ -137,9 +143,23 @@ class _Total:
         self.windows: dict[Shape, float] = {}
         self.entries: Tensor | None = None
 
+    def start(self, server: Tensor, trained: Tensor, weight: float | Tensor) -> Tensor:
+        """Return the mean of the first part alone."""
+        if not isinstance(weight, Tensor) and weight and trained.shape == server.shape:
+            self.windows[tuple(trained.shape)] = weight
+            return trained.clone(memory_format=torch.contiguous_format)
+        mean = server.clone()
+        self.move(mean, trained, weight)
+        return mean
+
     def move(self, mean: Tensor, trained: Tensor, weight: float | Tensor) -> None:
         """Move a mean towards what one client trained, which may be a window of it."""
         shape = tuple(trained.shape)
+        counted = self.windows.get(shape) if len(self.windows) == 1 else None
+        if counted and self.entries is None and not isinstance(weight, Tensor):  # the usual case
+            self.windows[shape] = counted + weight
+            _move(view(mean, shape), trained, weight / (counted + weight))
+            return
         alike = all(window[2:] == shape[2:] for window in self.windows)
         if self.entries is None and alike and not isinstance(weight, Tensor):
             for old, new, counted in self._boxes(view(mean, shape), trained):
@@ -191,10 +211,14 @@ def _move_entries(mean: Tensor, trained: Tensor, total: Tensor, weight: float | 
 def _towards(old: Tensor, new: Tensor, weight: float | Tensor, total: Tensor) -> Tensor:
     """Return old + share * (new - old), exact at both ends and a negative zero kept."""
     share = weight / total
+    if not isinstance(weight, Tensor) and weight:
+        low, high = torch.aminmax(share)
+        if low >= 0.5:
+            return torch.lerp(old, new, share)
+        if high < 0.5:
+            return torch.lerp(new, old, 1 - share)
     moved = torch.where(share < 0.5, old - (old - new) * share, new - (new - old) * (1 - share))
-    if isinstance(weight, Tensor) or not weight:
-        return torch.where(torch.as_tensor(weight) == 0, old, moved)
-    return moved
+    return torch.where(torch.as_tensor(weight) == 0, old, moved)
 
 
 def pack_masks(masks: Tensors) -> Tensors:
