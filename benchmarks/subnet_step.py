@@ -38,7 +38,7 @@ def archs_of(space: SearchSpace) -> dict[str, Arch]:
     return fixed | drawn
 
 
-def seconds(work: Callable[[], None]) -> float:
+def seconds(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
     return time.process_time() - began

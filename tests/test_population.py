@@ -106,6 +106,6 @@ def test_a_store_can_be_trained_after_a_population_was_tested(client: Client):
     assert all(torch.equal(w, weights[n]) for n, w in store.weights.items())
     setting = replace(client.setting, space=store.space, task=TASK)
     trained = replace(client, setting=setting, train=examples(8, 5))
-    scheme = lambda rng: (store.space.smallest(),)  # noqa: E731
-    learn.train_supernet(trained, store, learn.Recipe(batch=4), scheme, lr=0.01)
+    small = (store.space.smallest(),)
+    learn.train_supernet(trained, store, learn.Recipe(batch=4), lambda rng: small, lr=0.01)
     assert any(not torch.equal(w, weights[n]) for n, w in store.weights.items())

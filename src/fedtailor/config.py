@@ -132,7 +132,7 @@ def make_config(table: dict[str, Any]) -> Config:
         found = registry.find(kind, name)
         parts[f"{kind}_name"] = name
         if kind == "space":
-            parts |= {key: fields.pop(key.removeprefix("space_")) for key in _kept(fields)}
+            parts |= {f"space_{key}": fields.pop(key) for key in ("arch", "init") if key in fields}
             fields = _preset(found, fields) | fields
         parts[kind] = validate(found, fields, kind)
     parts |= _start(parts)
@@ -148,11 +148,6 @@ def make_config(table: dict[str, Any]) -> Config:
     hints = typing.get_type_hints(Config, include_extras=True)
     plain = {key: _validated(hints[key], value, key) for key, value in table.items()}
     return Config(**plain, **parts)
-
-
-def _kept(fields: dict[str, Any]) -> list[str]:
-    """List what a space's table says that is no field of the space."""
-    return [f"space_{key}" for key in ("arch", "init") if key in fields]
 
 
 def _preset(space: type[SearchSpace], fields: dict[str, Any]) -> dict[str, Any]:

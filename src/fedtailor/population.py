@@ -7,7 +7,7 @@ all who share it). The store's modules are used, so networks that are bound lose
 and modes: bind them again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,6 @@ from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.learn import EVALUATION_BATCH
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Examples
-
-Visit = Callable[[int, Tensor], None]
 
 
 def population_logits(
@@ -39,11 +37,8 @@ def population_logits(
         calibration: examples whose batch-norm statistics are used; none: those of each batch.
     """
     found = torch.empty(len(archs), len(examples), store.task.classes)
-
-    def visit(arch: int, logits: Tensor) -> None:
+    for arch, logits in walk(store, archs, examples, calibration):
         found[arch] = logits
-
-    walk(store, archs, examples, visit, calibration)
     return found
 
 
@@ -56,11 +51,8 @@ def population_accuracies(
     """Return every architecture's accuracy; arguments as `population_logits`."""
     found = [0.0] * len(archs)
     labels = examples.labels[examples.index]
-
-    def visit(arch: int, logits: Tensor) -> None:
+    for arch, logits in walk(store, archs, examples, calibration):
         found[arch] = (logits.argmax(1) == labels).float().mean().item()
-
-    walk(store, archs, examples, visit, calibration)
     return found
 
 
@@ -68,15 +60,13 @@ def walk(
     store: Store,
     archs: Sequence[Arch],
     examples: Examples,
-    visit: Visit,
     calibration: Examples | None = None,
-) -> None:
-    """Call `visit` with every architecture's number and its logits, one at a time."""
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield every architecture's number and its logits; those that share a prefix together."""
     chains = [pieces_of(store.space, arch, store.task) for arch in archs]
     sources = [calibration, examples] if calibration is not None else [examples]
-    with torch.inference_mode():
-        states = [_batches(s, store.device, even=s is calibration) for s in sources]
-        _descend(store, chains, list(range(len(archs))), 0, states, visit)
+    states = [_batches(s, store.device, even=s is calibration) for s in sources]
+    yield from _descend(store, chains, list(range(len(archs))), 0, states)
 
 
 def _batches(examples: Examples, device: str, even: bool) -> list[Any]:
@@ -90,8 +80,7 @@ def _descend(
     members: list[int],
     level: int,
     states: list[list[Any]],
-    visit: Visit,
-) -> None:
+) -> Iterator[tuple[int, Tensor]]:
     """Go on with architectures whose first `level` pieces agree; `states` is what those made.
 
     It is used up: dropped before the last group goes on, so that memory follows what is shared.
@@ -99,7 +88,7 @@ def _descend(
     groups: dict[Piece, list[int]] = {}
     for member in members:
         if level == len(chains[member]):
-            visit(member, _finite(torch.cat(states[-1]).cpu()))
+            yield member, _finite(torch.cat(states[-1]).cpu())
         else:
             groups.setdefault(chains[member][level], []).append(member)
     left = len(groups)
@@ -108,7 +97,7 @@ def _descend(
         left -= 1
         if not left:
             states.clear()
-        _descend(store, chains, group, level + 1, after, visit)
+        yield from _descend(store, chains, group, level + 1, after)
 
 
 def _finite(logits: Tensor) -> Tensor:
@@ -117,6 +106,7 @@ def _finite(logits: Tensor) -> Tensor:
     return logits
 
 
+@torch.inference_mode()
 def _through(module: nn.Module, states: list[list[Any]]) -> list[list[Any]]:
     """Pass batches through a module: with the statistics of the first list's, or of each batch."""
     module.eval()
