@@ -16,7 +16,17 @@ from torch import Tensor, nn
 
 from fedtailor import learn
 from fedtailor.merge import merge, weighed
-from fedtailor.types import Client, ClientInfo, Json, Message, Reply, Result, Server, Tensors
+from fedtailor.types import (
+    Client,
+    ClientInfo,
+    Json,
+    Message,
+    Metric,
+    Reply,
+    Result,
+    Server,
+    Tensors,
+)  # fmt: skip
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -84,6 +94,14 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         The first is called "untuned": it is what `eval_every` tests and validation selects by.
         Each is used before the next is asked for, so one network may serve for all.
         """
+
+    def warnings(self) -> tuple[str, ...]:
+        """Say in sentences what about these hyper-parameters makes results hard to compare."""
+        return ()
+
+    def observe(self, server: Server, state: S) -> dict[int, tuple[Metric, ...]]:
+        """Tell what the server itself knows of clients after a round, for the run folder."""
+        return {}
 
     def tune(
         self, client: Client, model: nn.Module, only: Callable[[str], bool] | None = None

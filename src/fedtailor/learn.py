@@ -88,6 +88,11 @@ def weights_of(model: nn.Module) -> Tensors:
     }
 
 
+def parameters_of(model: nn.Module) -> Tensors:
+    """Copy a model's parameters alone: what is merged into a supernet, which has no statistics."""
+    return pick(weights_of(model), set(dict(model.named_parameters())).__contains__)
+
+
 def pick(weights: Tensors, wanted: Callable[[str], bool]) -> Tensors:
     """Keep some of the weights, by name."""
     return {name: weight for name, weight in weights.items() if wanted(name)}
@@ -308,6 +313,22 @@ def scores(confusion: np.ndarray) -> dict[str, float]:
         "balanced_accuracy": float(recall.mean()),
         "macro_f1": float(f1.mean()),
     }
+
+
+def settle_statistics(model: nn.Module) -> None:
+    """Take out of batch norm's running statistics what is left of 0 and 1, which they began with.
+
+    For a model that got no statistics (`model_of` without any) and was trained for a few batches.
+    """
+    for norm in model.modules():
+        if not isinstance(norm, nn.modules.batchnorm._BatchNorm) or norm.momentum is None:
+            continue
+        mean, variance, batches = norm.running_mean, norm.running_var, norm.num_batches_tracked
+        if mean is None or variance is None or batches is None or not int(batches):
+            continue
+        left = (1 - norm.momentum) ** int(batches)
+        mean.div_(1 - left)
+        variance.sub_(left).div_(1 - left).clamp_(min=0)
 
 
 def recalibrate(model: nn.Module, examples: Examples, device: str) -> None:

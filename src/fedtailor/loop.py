@@ -17,7 +17,7 @@ from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
 from fedtailor.rng import rng_for
 from fedtailor.runfolder import Page, Run
 from fedtailor.summary import worst_tenth
-from fedtailor.types import ClientInfo, Message, Result, Server, Setting
+from fedtailor.types import ClientInfo, Log, Message, Result, Server, Setting
 
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
 
@@ -120,6 +120,8 @@ def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
     state = loop.algorithm.aggregate(server, state, itertools.chain([first], results))
     for _ in results:  # an algorithm need not look at all: they are filed all the same
         pass
+    for client, metrics in loop.algorithm.observe(server, state).items():
+        page.log(client, Log(metrics))
     return state
 
 
@@ -172,8 +174,9 @@ def _results(
     versions: dict[int, int],
 ) -> Iterator[Result]:
     """Turn steps that succeeded into what the server learns, filing them on the way."""
+    clients = {info.id: info for info in loop.clients}
     for ticket, done in outcomes:
-        info = loop.clients[ticket.client]
+        info = clients[ticket.client]
         down, up = messages[info.id].nbytes, done.reply.message.nbytes
         seconds = done.seconds
         if loop.config.clock == "modelled":

@@ -29,13 +29,15 @@ from fedtailor.types import Found, Log
 SCHEMA = """
 CREATE TABLE metric(round INTEGER, client INTEGER, split TEXT, name TEXT, value REAL,
     PRIMARY KEY (round, client, split, name)) WITHOUT ROWID;
-CREATE TABLE architecture(round INTEGER, client INTEGER, arch TEXT, score REAL, cost TEXT);
+CREATE TABLE architecture(round INTEGER, client INTEGER, role TEXT, arch TEXT, score REAL,
+    cost TEXT);
 CREATE TABLE message(round INTEGER, client INTEGER, direction TEXT, bytes INTEGER);
 CREATE TABLE event(round INTEGER, client INTEGER, kind TEXT, text TEXT, at REAL);
 CREATE TABLE state(round INTEGER PRIMARY KEY, server TEXT, val REAL, wall_s REAL, modelled_s REAL);
 CREATE TABLE version(client INTEGER, round INTEGER, PRIMARY KEY (client, round)) WITHOUT ROWID;
 """
 # metric     what was measured; val and test after evaluation, named model/measure, train by clients
+# architecture  of searched networks: role trained (in a round) or deployed; score: val accuracy
 # message    content bytes of each message of training, direction down (to the client) or up
 # state      committed rounds; server: its file, NULL once deleted; val: mean untuned accuracy
 # version    private states that exist: of the last round and of the best one
@@ -47,7 +49,7 @@ class Page:
 
     round: int
     metrics: list[tuple[int, int, str, str, float]] = field(default_factory=list)
-    architectures: list[tuple[int, int, str, float | None, str]] = field(default_factory=list)
+    architectures: list[tuple[int, int, str, str, float | None, str]] = field(default_factory=list)
     messages: list[tuple[int, int, str, int]] = field(default_factory=list)
     events: list[tuple[int, int | None, str, str, float]] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
@@ -76,8 +78,9 @@ class Page:
         self.events.append((self.round, client, kind, text, time.time()))
 
 
-def _row(round: int, client: int, found: Found) -> tuple[int, int, str, float | None, str]:
-    return round, client, json.dumps(found.arch), found.score, json.dumps(found.cost)
+def _row(round: int, client: int, found: Found) -> tuple[int, int, str, str, float | None, str]:
+    arch, prices = json.dumps(found.arch), json.dumps(found.cost)
+    return round, client, found.role, arch, found.score, prices
 
 
 class Run:
@@ -201,7 +204,7 @@ class Run:
     def _insert(self, page: Page) -> None:
         insert = self._db.executemany
         insert("INSERT OR REPLACE INTO metric VALUES (?, ?, ?, ?, ?)", page.metrics)
-        insert("INSERT INTO architecture VALUES (?, ?, ?, ?, ?)", page.architectures)
+        insert("INSERT INTO architecture VALUES (?, ?, ?, ?, ?, ?)", page.architectures)
         insert("INSERT INTO message VALUES (?, ?, ?, ?)", page.messages)
         insert("INSERT INTO event VALUES (?, ?, ?, ?, ?)", page.events)
         insert("INSERT INTO version VALUES (?, ?)", page.versions)

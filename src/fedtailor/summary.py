@@ -16,7 +16,7 @@ from fedtailor.runfolder import Run
 def summarise(run: Run) -> dict[str, Any]:
     """Summarise a run; values that do not exist yet are null."""
     config, last = run.config, run.last_round()
-    evaluated = run.query("SELECT max(round) FROM metric WHERE split = 'test'")[0][0]
+    evaluated = evaluated_round(run)
     best = run.best_round()
     bytes_ = dict(run.query("SELECT direction, sum(bytes) FROM message GROUP BY direction"))
     spent = run.query("SELECT coalesce(sum(wall_s), 0), coalesce(sum(modelled_s), 0) FROM state")[0]
@@ -41,6 +41,11 @@ def summarise(run: Run) -> dict[str, Any]:
             "SELECT count(*) FROM (SELECT DISTINCT round, client FROM event WHERE kind = 'failure')"
         )[0][0],
     }
+
+
+def evaluated_round(run: Run) -> int | None:
+    """Return the last round after which all clients were tested."""
+    return run.query("SELECT max(round) FROM event WHERE kind = 'models'")[0][0]
 
 
 def labels(run: Run, round: int | None) -> list[str]:
@@ -90,7 +95,7 @@ def worst_tenth(values: np.ndarray) -> float:
 
 def curve(run: Run, score: str = "accuracy", split: str = "test") -> list[dict[str, float]]:
     """Return mean and worst tenth, untuned, after every evaluated round."""
-    rounds = run.query("SELECT DISTINCT round FROM metric WHERE split = ? ORDER BY round", split)
+    rounds = run.query("SELECT DISTINCT round FROM event WHERE kind = 'models' ORDER BY round")
     found = []
     for (round,) in rounds:
         if values := spread(run, round, "untuned", score, split):
@@ -118,7 +123,7 @@ def _digest(run: Run) -> str:
         own = codec.read(kinds[1], run.states / state_file(client, round))
         total.update(f"{client}|{round}|{codec.digest(own)}".encode())
     for table in ("metric", "architecture"):
-        for row in run.query(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4"):
+        for row in run.query(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4, 5"):
             total.update(repr(row).encode())
     return total.hexdigest()
 

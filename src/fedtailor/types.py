@@ -186,7 +186,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured number of one client: split is train, val or test."""
+    """One measured number of one client: split is train, val, test or server (its own view)."""
 
     split: str
     name: str
@@ -198,8 +198,9 @@ class Found:
     """An architecture a client used or tried."""
 
     arch: Arch
-    score: float | None = None
+    score: float | None = None  # validation accuracy
     cost: dict[str, float] = field(default_factory=dict)
+    role: str = "trained"  # in a round; or "deployed"
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,22 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedtailor import codec, learn
+from fedtailor import codec, cost, learn
 from fedtailor.algorithm import Algorithm, check_sends, state_types
 from fedtailor.data.federation import Federation
 from fedtailor.engines.base import NEVER, Done, Ticket
 from fedtailor.rng import seed_for
-from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Setting
+from fedtailor.types import (
+    Arch,
+    Client,
+    ClientInfo,
+    Found,
+    Log,
+    Message,
+    Metric,
+    Reply,
+    Setting,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,20 +95,35 @@ def _read_state(site: Site, ticket: Ticket, client: Client) -> Any:
 
 def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
     metrics: list[Metric] = []
+    found: list[Found] = []
     classes = site.setting.task.classes
     model = None
     for label, model in site.algorithm.deploy(client, own, message):
         if not metrics and label != "untuned":
             raise ValueError(f'the first model that deploy yields must be "untuned", not {label!r}')
         for split, examples in (("val", client.val), ("test", client.test)):
-            found = learn.evaluate(model, examples, classes, site.device)
-            metrics += [Metric(split, f"{label}/{name}", value) for name, value in found.items()]
+            scores = learn.evaluate(model, examples, classes, site.device)
+            metrics += [Metric(split, f"{label}/{name}", value) for name, value in scores.items()]
+        if label == "untuned" and site.setting.space.choices:
+            found.append(_deployed(site, learn.arch_of(model), metrics[0].value))
         if ticket.step == "evaluate":
             break
     final = ticket.step == "deploy" and ticket.round == site.setting.rounds
     if final and model is not None and site.models is not None:
         _save_model(site.models, site, ticket.client, model)
-    return Log(tuple(metrics))
+    return Log(tuple(metrics), tuple(found))
+
+
+def _deployed(site: Site, arch: Arch, score: float) -> Found:
+    """Say which architecture a client would use, and what it costs."""
+    space, task, how = site.setting.space, site.setting.task, site.algorithm
+    memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
+    prices = {
+        "parameters": float(cost.parameters(space, arch, task)),
+        "macs": float(cost.forward_macs(space, arch, task)),
+        "memory_mb": memory / 1024**2,
+    }
+    return Found(arch, score, prices, "deployed")
 
 
 def _save_model(models: Path, site: Site, client: int, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.runfolder import Run
-from fedtailor.summary import headline, spread
+from fedtailor.summary import evaluated_round, headline, spread
 
 BASELINE = "local"  # the algorithm of clients that train alone
 
@@ -67,14 +67,9 @@ def baseline(runs: Sequence[Run]) -> int | None:
     return None
 
 
-def tested(run: Run) -> int | None:
-    """Return the last round after which the clients were tested."""
-    return run.query("SELECT max(round) FROM metric WHERE split = 'test'")[0][0]
-
-
 def accuracies(run: Run, model: str | None = None) -> dict[int, float]:
     """Return each client's last test accuracy, of the model it would deploy or of another."""
-    round = tested(run)
+    round = evaluated_round(run)
     found = spread(run, round, model or headline(run, round))
     return {int(client): value for client, value in found["per_client"].items()} if found else {}
 
@@ -93,7 +88,7 @@ def gains(runs: Sequence[Run]) -> list[Gain]:
         found = [
             Gain(i, "the untuned model", _minus(accuracies(run), accuracies(run, "untuned")))
             for i, run in enumerate(runs)
-            if headline(run, tested(run)) != "untuned"
+            if headline(run, evaluated_round(run)) != "untuned"
         ]
     return [gain for gain in found if gain.per_client]
 

@@ -10,11 +10,10 @@ from fedtailor.report.facts import (
     label_counts,
     same_clients,
     short,
-    tested,
     titles,
 )
 from fedtailor.runfolder import Run
-from fedtailor.summary import headline
+from fedtailor.summary import evaluated_round, headline
 
 Summary: TypeAlias = dict[str, Any]  # what summarise returns
 
@@ -82,7 +81,11 @@ def _mark_best(cells: list[Cell]) -> list[Cell]:
 
 
 def _one_run(run: Run) -> dict[str, ByClient]:
-    label, untuned, tuned = headline(run, tested(run)), accuracies(run, "untuned"), accuracies(run)
+    label, untuned, tuned = (
+        headline(run, evaluated_round(run)),
+        accuracies(run, "untuned"),
+        accuracies(run),
+    )
     if label == "untuned":
         return {"test accuracy": _percents(tuned)}
     gain = {c: _points(tuned[c] - untuned[c]) for c in tuned.keys() & untuned.keys()}

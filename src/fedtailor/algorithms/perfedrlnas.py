@@ -1,0 +1,332 @@
+"""PerFedRLNAS: the server searches every client's architecture, by one policy for each.
+
+Paper: Yao & Li 2024, "PerFedRLNAS: One-for-All Personalized Federated Neural Architecture Search".
+The server keeps a supernet and a softmax policy per client. A client of the cohort gets a subnet
+drawn by its policy, trains it and sends it back with its accuracy; the server averages every weight
+over those who trained it, and rewards the policies (Eq. 8, with memory budgets Eq. 9).
+Differs from the paper:
+- rewards use validation accuracy; the paper's test accuracy is `accuracy = "test"`, which warns;
+- policies climb the plain gradient; the authors' Adam (rate 0.5) is `policy_rule = "adam"`;
+- batch norm: statistics stay with the client. A subnet starts a round without any, and before it is
+  deployed they are recalibrated on the client's training data;
+- deployed is each policy's most probable architecture, for all clients; the paper's way, the drawn
+  subnet after local training, is reported beside it as `trained`;
+- an overflow counts as accuracy 0 in its own reward, not in the average of the others;
+- options that the paper has not: `entropy`, `temperature`, `warmup`, `baseline`, `policy`.
+The authors' code takes the average over the clients' best accuracies so far: `average = "best"`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+
+from fedtailor import cost, learn
+from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.initial import initial_supernet
+from fedtailor.merge import Part, Rule, merge, weighed
+from fedtailor.search import policy as policies
+from fedtailor.search.policy import Policies
+from fedtailor.supernet import cut, shapes
+from fedtailor.types import (
+    Arch,
+    Client,
+    ClientInfo,
+    Found,
+    Json,
+    Log,
+    Message,
+    Metric,
+    Reply,
+    Result,
+    Server,
+    Setting,
+    Tensors,
+)  # fmt: skip
+
+SHARED = -1  # the number of the policy that all clients share
+MIB = 1024**2
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the server remembers of a client."""
+
+    round: int  # of its last reward
+    times: int  # rewards so far
+    reward: float  # the last one
+    usual: float  # their mean
+    accuracy: float | None  # the latest or the best, as `average` says
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The server's state: the supernet, the policies, and what they are judged by."""
+
+    weights: Tensors
+    policies: Policies = field(default_factory=Policies)
+    past: dict[int, Past] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Played:
+    """One client's round, as its policy sees it."""
+
+    client: int
+    genes: Arch  # as drawn
+    accuracy: float
+    seconds: float
+    memory: float = 0.0  # share of its memory that training took; above 1 it could not train
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the client could not train for want of memory."""
+        return self.memory > 1
+
+
+def rewards(
+    played: list[Played], average: float, lambda_time: float, lambda_memory: float
+) -> list[float]:
+    """Return the rewards of a round: Eq. 8, with `lambda_memory` Eq. 9."""
+    longest = max((one.seconds for one in played), default=0.0)
+    seconds = [longest if one.overflowed else one.seconds for one in played]
+    shortest = min(seconds, default=0.0)
+    return [
+        (0.0 if one.overflowed else one.accuracy)
+        - average
+        - lambda_time * (time - shortest)
+        - lambda_memory * min(one.memory, 1.0)
+        for one, time in zip(played, seconds, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class PerFedRLNAS(Algorithm[Searching, None]):
+    """One policy per client draws its subnets; accuracy and time reward it."""
+
+    sends: ClassVar[tuple[Sent, ...]] = (
+        Sent("*", "tensor", "the drawn subnet's parameters after local training"),
+        Sent("accuracy", "float", "its accuracy on the client's validation data"),
+        Sent("memory", "float", "the share of the client's memory it took, where that is limited"),
+    )
+
+    finetune_epochs: Annotated[int, Ge(0)] = 10
+    merge: Rule = "count"  # the paper's; how much each client counts in the mean of a weight
+    policy: Literal["personal", "shared", "both", "uniform"] = (
+        "personal"  # one each; one for all; the sum of these two; none that learns
+    )
+    policy_rule: policies.Rule = "plain"
+    policy_lr: Annotated[float, Gt(0)] = 3.0  # adam: 0.5 in the authors' code
+    entropy: Annotated[float, Ge(0)] = 0.0  # weight of the policies' entropy beside the reward
+    temperature: Annotated[float, Gt(0)] = 1.0  # of drawing: above 1 tries more
+    warmup: Annotated[int, Ge(0)] = 0  # rounds before policies begin to learn
+    accuracy: Literal["val", "test"] = "val"  # what rewards; test is the paper's, and warns
+    average: Literal["latest", "best"] = "latest"  # of each client, in the average accuracy
+    baseline: Literal["none", "own"] = "none"  # own: less the client's usual reward
+    lambda_time: Annotated[float, Ge(0)] = 0.001  # per second over the round's fastest client
+    lambda_memory: Annotated[float, Ge(0)] = 0.0  # of the share of memory used; Eq. 9 has 1
+    frozen: bool = False  # weights stand still, clients only test: how new clients are searched for
+
+    def warnings(self) -> tuple[str, ...]:
+        """Say what makes results not comparable."""
+        if self.accuracy == "val":
+            return ()
+        return (
+            'algorithm.accuracy: "test" searches on the test data, as the paper does; '
+            'test accuracies are then too high, and "val" is the honest choice',
+        )
+
+    def server_init(self, server: Server) -> Searching:
+        """Start from the first supernet and undecided policies."""
+        return Searching(initial_supernet(server.setting))
+
+    def client_init(self, client: Client) -> None:
+        """Clients keep nothing."""
+        return
+
+    def configure(
+        self, server: Server, state: Searching, cohort: list[ClientInfo]
+    ) -> dict[int, Message]:
+        """Send each client a subnet drawn by its policy."""
+        found = {}
+        for info in cohort:
+            rng = server.rng(f"policy/{info.id}")
+            alphas = self.alphas(server.setting, state, info.id)
+            drawn = policies.draw(server.setting.space, alphas, rng, self.temperature)
+            found[info.id] = _message(server.setting, state.weights, drawn)
+        return found
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        """Train the subnet if the device can, and say how good it is."""
+        setting = client.setting
+        arch = setting.space.repair(tuple(msg.info["genes"]))
+        told: dict[str, Json] = {}
+        if client.info.budget.memory_mb is not None:
+            told["memory"] = self.memory(setting, arch) / (client.info.budget.memory_mb * MIB)
+            if told["memory"] > 1:
+                log = Log(architectures=(Found(arch, 0.0, {"memory": told["memory"]}),))
+                return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
+        model = learn.model_of(setting, msg.tensors, client.device, arch)
+        metrics: list[Metric] = []
+        if self.frozen:
+            _recalibrate(client, model, arch)
+        else:
+            lr = self.rate(client.round, setting.rounds)
+            metrics = [Metric("train", "loss", learn.train(client, model, self, lr=lr))]
+            learn.settle_statistics(model)
+        scored = {
+            split: learn.evaluate(model, examples, setting.task.classes, client.device)["accuracy"]
+            for split, examples in (("val", client.val), ("test", client.test))
+        }
+        metrics += [Metric(split, "trained/accuracy", value) for split, value in scored.items()]
+        told["accuracy"] = scored[self.accuracy]
+        tensors = {} if self.frozen else learn.parameters_of(model)
+        log = Log(tuple(metrics), (Found(arch, told["accuracy"], _costs(setting, arch)),))
+        return None, Reply(Message(tensors, told), log)
+
+    def aggregate(self, server: Server, state: Searching, results: Iterable[Result]) -> Searching:
+        """Average the subnets into the supernet, then let the policies learn."""
+        played: list[Played] = []
+
+        def parts() -> Iterator[Part]:
+            for result in results:
+                played.append(_played(result))
+                if result.message.tensors:
+                    yield weighed(self.merge, result.message.tensors, result.client.examples)
+
+        weights = merge(state.weights, parts())
+        past = self._remember(server.round, state.past, played)
+        learned = state.policies
+        if self.policy != "uniform" and server.round > self.warmup:
+            learned = self._learn(server.setting, state, past, played)
+        return Searching(weights, learned, past)
+
+    def serve(self, server: Server, state: Searching, info: ClientInfo) -> Message:
+        """Give a client its policy's most probable architecture, of those its memory allows."""
+        setting = server.setting
+        arch = self.chosen(setting, state, info)
+        return _message(setting, state.weights, arch)
+
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+        """Use that architecture with batch norm recalibrated, then the same fine-tuned."""
+        arch = client.setting.space.repair(tuple(msg.info["genes"]))
+        model = learn.model_of(client.setting, msg.tensors, client.device, arch)
+        learn.recalibrate(model, client.train, client.device)
+        return self.tune(client, model)
+
+    def alphas(self, setting: Setting, state: Searching, client: int) -> Tensor:
+        """Return what a client's subnets are drawn by."""
+        length = sum(len(choice.options) for choice in setting.space.choices)
+        rows = [state.policies.row(number, length) for number in self._numbers(client)]
+        return torch.stack([torch.zeros(length, dtype=torch.float64), *rows]).sum(0)
+
+    def chosen(self, setting: Setting, state: Searching, info: ClientInfo) -> Arch:
+        """Return the architecture a client would deploy."""
+        alphas = self.alphas(setting, state, info.id)
+        if info.budget.memory_mb is None:
+            return policies.likeliest(setting.space, alphas)
+        limit = info.budget.memory_mb * MIB
+        return policies.likeliest_within(
+            setting.space, alphas, lambda arch: self.memory(setting, arch), limit
+        )
+
+    def memory(self, setting: Setting, arch: Arch) -> int:
+        """Return the bytes that training an architecture takes."""
+        return cost.training_memory(setting.space, arch, setting.task, self.batch, self.optimizer)
+
+    def observe(self, server: Server, state: Searching) -> dict[int, tuple[Metric, ...]]:
+        """Tell each client's reward of this round, and how undecided its policy is."""
+        found = {}
+        for client, past in state.past.items():
+            if past.round == server.round:
+                alphas = self.alphas(server.setting, state, client)
+                each = policies.entropies(server.setting.space, alphas, self.temperature)
+                mean = sum(each) / max(len(each), 1)
+                found[client] = (
+                    Metric("server", "reward", past.reward),
+                    Metric("server", "entropy", mean),
+                )
+        return found
+
+    def _numbers(self, client: int) -> tuple[int, ...]:
+        """Return the policies that decide together on a client's subnets."""
+        which = {"personal": (client,), "shared": (SHARED,), "uniform": ()}
+        return which.get(self.policy, (client, SHARED))
+
+    def _remember(self, round: int, past: dict[int, Past], played: list[Played]) -> dict[int, Past]:
+        """Enter a round: first the accuracies, then the rewards they lead to."""
+        latest = {client: one.accuracy for client, one in past.items()}
+        for one in played:
+            if not one.overflowed:
+                before = latest.get(one.client)
+                if self.average == "latest" or before is None:
+                    latest[one.client] = one.accuracy
+                else:
+                    latest[one.client] = max(one.accuracy, before)
+        known = [accuracy for accuracy in latest.values() if accuracy is not None]
+        average = sum(known) / max(len(known), 1)
+        found = dict(past)
+        each = rewards(played, average, self.lambda_time, self.lambda_memory)
+        for one, reward in zip(played, each, strict=True):
+            before = past.get(one.client, Past(round, 0, 0.0, 0.0, None))
+            times = before.times + 1
+            usual = before.usual + (reward - before.usual) / times
+            found[one.client] = Past(round, times, reward, usual, latest.get(one.client))
+        return found
+
+    def _learn(
+        self, setting: Setting, state: Searching, past: dict[int, Past], played: list[Played]
+    ) -> Policies:
+        """Let every policy climb the gradients of the clients it drew for."""
+        gradients: dict[int, Tensor] = {}
+        moved: dict[int, Tensor] = {}
+        for one in played:
+            alphas = self.alphas(setting, state, one.client)
+            advantage = past[one.client].reward
+            if self.baseline == "own":  # as it was before this reward, which would bias it
+                before = state.past.get(one.client)
+                advantage = advantage - before.usual if before else 0.0
+            gradient = advantage * policies.score(
+                setting.space, alphas, one.genes, self.temperature
+            )
+            there = policies.acting(setting.space, one.genes)
+            if self.entropy:
+                gradient = gradient * there + self.entropy * policies.entropy_gradient(
+                    setting.space, alphas, self.temperature
+                )
+                there = torch.ones_like(there)
+            for number in self._numbers(one.client):
+                gradients[number] = gradients.get(number, 0.0) + gradient * there
+                moved[number] = moved.get(number, torch.zeros_like(there)) | there
+        return policies.ascend(state.policies, gradients, moved, self.policy_rule, self.policy_lr)
+
+
+def _message(setting: Setting, weights: Tensors, drawn: Arch) -> Message:
+    arch = setting.space.repair(drawn)
+    wanted = shapes(setting.space, arch, setting.task)
+    return Message(cut(weights, wanted), {"genes": list(drawn)})
+
+
+def _played(result: Result) -> Played:
+    told = result.message.info
+    drawn = tuple(result.sent["genes"])
+    memory = told.get("memory", 0.0)
+    return Played(result.client.id, drawn, told["accuracy"], result.seconds, memory)
+
+
+def _recalibrate(client: Client, model: nn.Module, arch: Arch) -> None:
+    """Set batch norm up for a test, which is all the computing that new clients do."""
+    setting = client.setting
+    learn.recalibrate(model, client.train, client.device)
+    images = len(client.train) + len(client.val)
+    client.meter.macs += images * cost.forward_macs(setting.space, arch, setting.task)
+
+
+def _costs(setting: Setting, arch: Arch) -> dict[str, float]:
+    return {
+        "parameters": float(cost.parameters(setting.space, arch, setting.task)),
+        "macs": float(cost.forward_macs(setting.space, arch, setting.task)),
+    }

@@ -1,0 +1,1 @@
+"""How architectures are searched for: policies, generators, surrogates."""

@@ -1,0 +1,175 @@
+"""Softmax policies over the architectures of any search space, learned by REINFORCE.
+
+PerFedRLNAS (Yao & Li 2024), Eq. 4 to 7. A policy is one row of alphas: those of the first gene's
+options, then those of the second's, and so on, all 0 at first. It draws every gene for itself.
+
+The space makes what was drawn legal (`repair`), which is part of what the policy acts on and not of
+the policy: gradients are those of the genes as drawn. A gene that made no difference beside the
+others, such as one of an absent layer, is left alone; its gradient would be noise of mean zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedtailor import genes
+from fedtailor.types import Arch, SearchSpace
+
+Rule: TypeAlias = Literal["plain", "adam"]
+BETAS, EPSILON = (0.5, 0.999), 1e-8  # of Adam, as in the authors' code
+
+
+def probabilities(space: SearchSpace, alphas: Tensor, temperature: float = 1.0) -> list[Tensor]:
+    """Return each gene's probabilities of its options (Eq. 4)."""
+    parts = (alphas / temperature).split(genes.option_counts(space))
+    return [part.softmax(0) for part in parts]
+
+
+def draw(
+    space: SearchSpace, alphas: Tensor, rng: torch.Generator, temperature: float = 1.0
+) -> Arch:
+    """Draw genes; `space.repair` makes them legal."""
+    chances = probabilities(space, alphas, temperature)
+    points = torch.rand(len(chances), generator=rng, dtype=torch.float64)
+    drawn = [int((p.cumsum(0)[:-1] <= at).sum()) for p, at in zip(chances, points, strict=True)]
+    return tuple(drawn)
+
+
+def likeliest(space: SearchSpace, alphas: Tensor) -> Arch:
+    """Return the most probable architecture; of equally probable options the middle one's."""
+    found = list(space.middle())
+    for gene, part in enumerate(alphas.split(genes.option_counts(space))):
+        if part[found[gene]] < part.max():
+            found[gene] = int(part.argmax())
+    return space.repair(tuple(found))
+
+
+def likeliest_within(
+    space: SearchSpace, alphas: Tensor, size: Callable[[Arch], float], limit: float
+) -> Arch:
+    """Return a probable architecture whose size is within a limit, where there is one.
+
+    From the most probable one it goes on to the most probable smaller neighbour until it is small
+    enough, or nothing smaller is left.
+    """
+    found = likeliest(space, alphas)
+    while (now := size(found)) > limit:
+        near = [arch for arch in genes.neighbours(space, found) if size(arch) < now]
+        if not near:
+            break
+        found = max(near, key=lambda arch: float(log_probability(space, alphas, arch)))
+    return found
+
+
+def log_probability(space: SearchSpace, alphas: Tensor, drawn: Arch) -> Tensor:
+    """Return the logarithm of the probability of drawing these genes."""
+    parts = alphas.split(genes.option_counts(space))
+    each = [part.log_softmax(0)[gene] for part, gene in zip(parts, drawn, strict=True)]
+    return torch.stack(each).sum() if each else torch.zeros((), dtype=alphas.dtype)
+
+
+def score(space: SearchSpace, alphas: Tensor, drawn: Arch, temperature: float = 1.0) -> Tensor:
+    """Return the gradient of the genes' log probability: one-hot minus probabilities (Eq. 6, 7)."""
+    found = [-p for p in probabilities(space, alphas, temperature)]
+    for part, gene in zip(found, drawn, strict=True):
+        part[gene] += 1
+    return _joined(found) / temperature
+
+
+def entropies(space: SearchSpace, alphas: Tensor, temperature: float = 1.0) -> list[float]:
+    """Return each gene's entropy as a share of the largest: 1 is undecided, 0 decided."""
+    found = []
+    for p in probabilities(space, alphas, temperature):
+        most = torch.tensor(float(len(p))).log().item()
+        found.append(float(torch.special.entr(p).sum()) / most if most else 0.0)
+    return found
+
+
+def entropy_gradient(space: SearchSpace, alphas: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the gradient of the entropies' sum, in nats."""
+    found = []
+    for p in probabilities(space, alphas, temperature):
+        surprise = torch.special.entr(p)  # -p log p, 0 at 0
+        found.append(surprise - p * surprise.sum())
+    return _joined(found) / temperature
+
+
+def acting(space: SearchSpace, drawn: Arch) -> Tensor:
+    """Say for every alpha whether its gene made a difference, beside the others as drawn."""
+    counts = genes.option_counts(space)
+    legal = space.repair(drawn)
+    found = [
+        any(space.repair(genes.with_gene(drawn, gene, o)) != legal for o in range(count))
+        for gene, count in enumerate(counts)
+    ]
+    return torch.tensor(found, dtype=torch.bool).repeat_interleave(torch.tensor(counts).long())
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policies that have learned something, each known by a number; others are all 0."""
+
+    numbers: tuple[int, ...] = ()
+    alphas: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
+    moments: Tensor = field(default_factory=lambda: torch.zeros(0, 3, 0, dtype=torch.float64))
+    # of Adam, per alpha: mean, mean square, updates so far
+
+    def row(self, number: int, length: int) -> Tensor:
+        """Return a policy's alphas."""
+        if number not in self.numbers:
+            return torch.zeros(length, dtype=torch.float64)
+        return self.alphas[self.numbers.index(number)]
+
+
+def ascend(
+    policies: Policies,
+    gradients: dict[int, Tensor],
+    moved: dict[int, Tensor],
+    rule: Rule,
+    rate: float,
+) -> Policies:
+    """Return the policies after a step up some of their gradients.
+
+    Adam's steps are as long for small rewards as for large ones: it erases the rewards' scale, and
+    policies are decided after a handful of steps. The plain gradient keeps it.
+
+    Args:
+        policies: which may not know all the numbers yet.
+        gradients: by the policies' numbers.
+        moved: which alphas learn; the others keep their values and moments.
+        rule: `plain` adds rate * gradient.
+        rate: the length of a step.
+    """
+    if not gradients:
+        return policies
+    new = [number for number in gradients if number not in policies.numbers]
+    length = len(next(iter(gradients.values())))
+    numbers = (*policies.numbers, *new)
+    alphas, moments = (
+        torch.cat([old.reshape(len(policies.numbers), *shape), old.new_zeros(len(new), *shape)])
+        for old, shape in ((policies.alphas, (length,)), (policies.moments, (3, length)))
+    )
+    for number, gradient in gradients.items():
+        at, there = numbers.index(number), moved[number]
+        step = gradient
+        if rule == "adam":
+            after, step = _adam(moments[at], gradient)
+            moments[at] = torch.where(there, after, moments[at])
+        alphas[at] += torch.where(there, rate * step, 0.0)
+    return Policies(numbers, alphas, moments)
+
+
+def _adam(moments: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Adam's moments after a gradient, and its step for a rate of 1."""
+    steps = moments[2] + 1
+    mean = BETAS[0] * moments[0] + (1 - BETAS[0]) * gradient
+    square = BETAS[1] * moments[1] + (1 - BETAS[1]) * gradient**2
+    level = (square / (1 - BETAS[1] ** steps)).sqrt() + EPSILON
+    return torch.stack([mean, square, steps]), mean / (1 - BETAS[0] ** steps) / level
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
