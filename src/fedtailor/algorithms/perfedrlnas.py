@@ -30,6 +30,7 @@ from fedtailor.initial import initial_supernet
 from fedtailor.merge import Part, Rule, merge, weighed
 from fedtailor.search import policy as policies
 from fedtailor.search.policy import Policies
+from fedtailor.search.reward import Played, rewards
 from fedtailor.supernet import cut, shapes
 from fedtailor.types import (
     Arch,
@@ -69,38 +70,6 @@ class Searching:
     weights: Tensors
     policies: Policies = field(default_factory=Policies)
     past: dict[int, Past] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Played:
-    """One client's round, as its policy sees it."""
-
-    client: int
-    genes: Arch  # as drawn
-    accuracy: float
-    seconds: float
-    memory: float = 0.0  # share of its memory that training took; above 1 it could not train
-
-    @property
-    def overflowed(self) -> bool:
-        """Whether the client could not train for want of memory."""
-        return self.memory > 1
-
-
-def rewards(
-    played: list[Played], average: float, lambda_time: float, lambda_memory: float
-) -> list[float]:
-    """Return the rewards of a round: Eq. 8, with `lambda_memory` Eq. 9."""
-    longest = max((one.seconds for one in played), default=0.0)
-    seconds = [longest if one.overflowed else one.seconds for one in played]
-    shortest = min(seconds, default=0.0)
-    return [
-        (0.0 if one.overflowed else one.accuracy)
-        - average
-        - lambda_time * (time - shortest)
-        - lambda_memory * min(one.memory, 1.0)
-        for one, time in zip(played, seconds, strict=True)
-    ]
 
 
 @dataclass(frozen=True)
