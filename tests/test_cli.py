@@ -72,6 +72,8 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
         (["run", "CONFIG", "space={name='resnet18',norm='group',groups=3}"], "space.groups: "),
         (["run", "nothing.toml"], "nothing.toml: there is no such file"),
         (["show", "nowhere"], "nowhere: not a run folder"),
+        (["show", "nowhere", "--reach", "55"], "--reach: an accuracy is above 0 and at most 1"),
+        (["report", "nowhere", "--reach", "elsewhere"], "elsewhere: not a run folder"),
         (["resume", "nowhere"], "nowhere: not a run folder"),
         (["ls", "algos"], "did you mean algorithms?"),
         (["cp", "quickstar", "x.toml"], "did you mean quickstart?"),
@@ -95,6 +97,34 @@ def test_what_is_wrong_is_a_sentence_and_exit_code_2(
     assert says in errors
     assert "Traceback" not in errors and len(errors.splitlines()) == 1
     assert set(tmp_path.rglob("*")) == before, "nothing is written"
+
+
+def test_a_search_is_shown_with_its_warnings_and_times(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def say(*words: str) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        assert ended.value.code == 0
+        return capsys.readouterr()
+
+    path, other, page = (str(tmp_path / name) for name in ("run", "other", "page.html"))
+    words = ["rounds=2", "save_models=false", "space={name='mobilenetv3_plato',width=0.125}"]
+    search = ["algorithm.name=perfedrlnas", "algorithm.accuracy=test"]
+    out, errors = say("run", str(config), *words, *search, "--out", path)
+    assert errors.startswith("fedtailor: warning: algorithm.accuracy: ")
+    assert "trained  " in out and "most decided" not in out, "in short"
+    assert "searches on the test data" in (tmp_path / "run" / "report.html").read_text()
+    assert "warning" not in say("run", str(config), *words, "--out", other)[1]
+    text, _ = say("show", path, "--reach", "0.01")
+    assert "most decided    mb" in text and "to 1.0% " in text and "(trained)" in text
+    found = json.loads(say("show", path, "--reach", other, "--json")[0])
+    assert set(found["reach"]) == {"accuracy", "untuned", "trained"}
+    assert len(next(iter(found["search"]["clients"].values()))["genes"]) == 19
+    assert "most decided" not in say("show", other)[0]
+    say("report", path, other, "--reach", "0.01", "--out", page)
+    text = Path(page).read_text()
+    assert "time to 1.0\xa0%" in text and "Who got which network?" in text
 
 
 def test_exit_code_and_sentence_of_the_real_program(config: Path):

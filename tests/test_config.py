@@ -8,6 +8,7 @@ import pytest
 
 from fedtailor.config import (
     BudgetOptions,
+    Share,
     Uniform,
     config_table,
     deal_budgets,
@@ -154,5 +155,8 @@ def test_budgets_are_dealt():
     speeds = [b.speed for b in drawn]
     assert 1e9 <= min(speeds) < 1.1e9 and 1.9e9 < max(speeds) <= 2e9
     assert deal_budgets(BudgetOptions(speed=Uniform((1e9, 2e9))), 200, 0) == drawn
+    shares = deal_budgets(BudgetOptions(memory_mb=Share((0.5, 2.0))), 200, 0, largest_mb=100.0)
+    memory = [b.memory_mb or 0.0 for b in shares]
+    assert 50 <= min(memory) < 60 and 190 < max(memory) <= 200
     with pytest.raises(UserError, match=r"budget\.speed"):
         deal_budgets(BudgetOptions(speed=Uniform((2.0, 1.0))), 2, 0)

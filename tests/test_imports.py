@@ -13,8 +13,9 @@ LAYERS = [
     {"spaces", "data", "supernet", "cost", "search", "learn", "depthwise", "chain", "genes"}
     | {"flops", "initial", "merge", "optimise", "pointwise", "population", "schemes"},
     {"algorithm", "algorithms"},
-    {"loop", "engines", "config", "runfolder", "newrun", "summary"},
-    {"cli", "report", "experiment", "terminal", "planning", "listing", "demonstration"},
+    {"loop", "engines", "config", "runfolder", "newrun", "summary"} | {"inspection", "reach"},
+    {"cli", "report", "experiment", "terminal", "planning", "listing", "demonstration"}
+    | {"onboarding"},
 ]
 
 

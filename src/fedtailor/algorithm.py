@@ -24,6 +24,7 @@ from fedtailor.types import (
     Metric,
     Reply,
     Result,
+    SearchSpace,
     Server,
     Tensors,
 )  # fmt: skip
@@ -59,6 +60,7 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
     """
 
     sends: ClassVar[tuple[Sent, ...]]
+    searches: ClassVar[bool] = False  # whether it chooses among the space's architectures
 
     finetune_epochs: Annotated[int, Ge(0)] = 0  # local epochs before a deployed model is tested
     finetune_lr: Annotated[float, Gt(0)] | None = None  # None: lr, before any schedule
@@ -102,6 +104,26 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
     def observe(self, server: Server, state: S) -> dict[int, tuple[Metric, ...]]:
         """Tell what the server itself knows of clients after a round, for the run folder."""
         return {}
+
+    def inspect(self, space: SearchSpace, state: S) -> dict[str, Json]:
+        """Say what the server's state knows of the search, for `show` and the report.
+
+        Pictures and tables are made of these keys, as far as they are there:
+            choices: of each choice its `name` and `options`.
+            clients: by client id (text) what is known of its policy: `genes` of the most probable
+                architecture, the same as `architecture` (choice name to option), its `probability`,
+                and by choice name `entropy` (0 decided, 1 undecided) and `probabilities`.
+            shared: the same of a policy that all clients share.
+        """
+        return {}
+
+    def welcome(self, state: S) -> S:
+        """Return what of a state is meant for clients that never took part.
+
+        Clients are known by number, and those of other data count from 0 again: nobody may take
+        over what belongs to another.
+        """
+        return state
 
     def tune(
         self, client: Client, model: nn.Module, only: Callable[[str], bool] | None = None

@@ -21,6 +21,10 @@ Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor 
 `fedtailor run my.toml`. A run can be stopped at any moment and resumed to the same result.""",
 )
 Out = Annotated[Path | None, Parameter(help="The run folder; by default a new one below runs/.")]
+Reach = Annotated[
+    str | None,
+    Parameter(help="An accuracy such as 0.55, or a run folder: its last untuned mean accuracy."),
+]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
 
 
@@ -107,6 +111,8 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     from fedtailor.newrun import default_path
 
     path = out or default_path(config)
+    for text in config.algorithm.warnings():
+        print(f"fedtailor: warning: {text}", file=sys.stderr)
     _execute(lambda progress: experiment.run(config, path, progress), path, as_json)
 
 
@@ -124,33 +130,98 @@ def resume(path: Path, /, *, as_json: AsJson = False) -> None:
 
 
 @app.command
-def show(path: Path, /, *, as_json: AsJson = False) -> None:
-    """Show what a run found.
+def onboard(
+    path: Path,
+    /,
+    *overrides: str,
+    data: str | None = None,
+    rounds: int | None = None,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find networks for clients that never took part in a run.
+
+    These are the clients that `data.new_clients` kept out of it, or those of other data. All
+    weights stand still. A method that can search so (perfedrlnas) lets every new client test
+    subnets, of which only accuracies leave it, and its policy learns; for the others new clients
+    get what the method has for a client it does not know. They are tested before the first round,
+    on the way and at the end, where each tunes its network for itself.
+
+    This makes a run of its own: `resume`, `show` (its `curve` in JSON) and `report` work on it.
+    RUN is only read, and need not be finished. For example:
+
+    fedtailor onboard runs/a --rounds 20
+
+    fedtailor onboard runs/a --data other.npz data.clients=5
+
+    Args:
+        path: the run folder (RUN).
+        overrides: key=value, such as eval_every=1, cohort=10 or data.name=cinic10.
+        data: other data: a folder, .npz file or my_data.py:function, as data.path. Its images
+            must have the run's shape and classes; what else [data] says stays the run's.
+        rounds: rounds of search; by default 20, or none where the method cannot search.
+        out: the new run folder; by default RUN/onboard, then RUN/onboard-2 and so on.
+        as_json: print what `show --json` prints at the end.
+    """
+    from fedtailor import onboarding
+    from fedtailor.config import parse_override
+    from fedtailor.runfolder import Run
+
+    changes = dict(parse_override(text) for text in overrides)
+    changes |= {} if data is None else {"data.path": data}
+    changes |= {} if rounds is None else {"rounds": rounds}
+    target = out or onboarding.default_path(path)
+    _execute(
+        lambda progress: onboarding.onboard(path, target, progress, **changes), target, as_json
+    )
+    for text in Run(target).config.algorithm.warnings():
+        print(f"fedtailor: warning: {text}", file=sys.stderr)
+
+
+@app.command
+def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None:
+    """Show what a run found; of a search, every client's most probable architecture.
 
     Args:
         path: the run folder.
-        as_json: print JSON for scripts: every client's value, and `digest`, equal for equal runs.
+        reach: tell how long the run took to reach this accuracy, or that of another run.
+        as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
+            for equal runs.
     """
+    from fedtailor.inspection import search_lines, searched
+    from fedtailor.reach import wanted
     from fedtailor.runfolder import Run
 
-    _show(Run(path), as_json)
+    goal = None if reach is None else wanted(reach)
+    found = Run(path)
+    _show(found, as_json, goal)
+    if not as_json:
+        for line in search_lines(searched(found)):
+            print(line)
 
 
 @app.command
 def report(
-    paths: list[Path], /, *, out: Annotated[Path | None, Parameter(help="The page.")] = None
+    paths: list[Path],
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="The page.")] = None,
+    reach: Reach = None,
 ) -> None:
     """Write the report of a run, or one page that compares several.
 
     Args:
         paths: run folders.
         out: the page; by default report.html in the first run folder.
+        reach: tell how long each run took to reach this accuracy, or that of one of them.
     """
+    from fedtailor.reach import wanted
     from fedtailor.report.html import write_report
     from fedtailor.runfolder import Run
 
     target = out or paths[0] / "report.html"
-    page = write_report([Run(path) for path in paths], target, target.parent / "figures")
+    goal = None if reach is None else wanted(reach)
+    page = write_report([Run(path) for path in paths], target, target.parent / "figures", goal)
     print(f"wrote {page}")
 
 
@@ -199,11 +270,14 @@ def _write_report(found: Any) -> None:
     write_report([found], found.path / "report.html", found.path / "figures")
 
 
-def _show(found: Any, as_json: bool) -> None:
+def _show(found: Any, as_json: bool, reach: float | None = None) -> None:
     from fedtailor import terminal
+    from fedtailor.reach import reached
     from fedtailor.summary import summarise
 
     summary = summarise(found)
+    if reach is not None:
+        summary["reach"] = reached(found, reach)
     if as_json:
         _print_json(summary)
         return

@@ -33,6 +33,15 @@ class Uniform:
     uniform: tuple[Above, Above]
 
 
+@dataclass(frozen=True)
+class Share:
+    """Memory drawn for each client between shares of what the largest network takes to train."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    share: tuple[Above, Above]
+
+
 Dealt: TypeAlias = Above | Annotated[tuple[Above, ...], Len(1)] | Uniform
 
 
@@ -40,7 +49,7 @@ Dealt: TypeAlias = Above | Annotated[tuple[Above, ...], Len(1)] | Uniform
 class BudgetOptions:
     """The clients' devices: one value for all, a list dealt in turn, or { uniform = [a, b] }."""
 
-    memory_mb: Dealt | None = None  # memory for training; none: no limit
+    memory_mb: Dealt | Share | None = None  # memory for training; none: no limit
     speed: Dealt = 1e10  # multiply-adds per second
     mbps: Dealt = 100.0  # megabits per second, up and down alike
 
@@ -59,12 +68,16 @@ class Config:
     """A whole experiment."""
 
     seed: int = 0
-    rounds: Annotated[int, Ge(1)] = 20
+    rounds: Annotated[int, Ge(0)] = 20  # 0 only with a start
     cohort: Annotated[int, Ge(1)] | None = None  # clients per round; none: all
     eval_every: Annotated[int, Ge(1)] = 5  # rounds; the last is always evaluated
     on_failure: Literal["stop", "skip"] = "stop"  # when a client fails
     clock: Literal["modelled", "measured"] = "modelled"  # of a client's round time
     save_models: bool = True  # write every client's final model to clients/
+    population: Literal["training", "new", "all"] = (
+        "training"  # who takes part: not those that data.new_clients keeps out; only they; both
+    )
+    start: Annotated[str, Len(1)] | None = None  # a file of a server's state to begin with
     algorithm_name: str = "fedavg"
     algorithm: Algorithm[Any, Any] = field(default_factory=lambda: _default("algorithm", "fedavg"))
     space_name: str = "cnn"
@@ -147,6 +160,13 @@ def make_config(table: dict[str, Any]) -> Config:
     _refuse_unknown(table, top, "", [*NAMED, *TABLES])
     hints = typing.get_type_hints(Config, include_extras=True)
     plain = {key: _validated(hints[key], value, key) for key, value in table.items()}
+    if plain.get("start"):
+        plain["start"] = str(Path(plain["start"]).expanduser().resolve())
+    elif plain.get("rounds") == 0:
+        raise UserError(
+            "rounds: input should be greater than or equal to 1, not 0; "
+            "only a run with a start may have none"
+        )
     return Config(**plain, **parts)
 
 
@@ -201,9 +221,15 @@ def write_config(config: Config, path: Path) -> None:
     path.write_text(tomli_w.dumps(config_table(config)), encoding="utf-8")
 
 
-def deal_budgets(options: BudgetOptions, clients: int, seed: int) -> list[Budget]:
-    """Give every client its device."""
-    memory = _deal(options.memory_mb, clients, seed, "memory_mb")
+def deal_budgets(
+    options: BudgetOptions, clients: int, seed: int, largest_mb: float = 0.0
+) -> list[Budget]:
+    """Give every client its device; shares are those of `largest_mb`."""
+    memory: Any = options.memory_mb
+    if isinstance(memory, Share):
+        low, high = (share * largest_mb for share in memory.share)
+        memory = Uniform((low, high))
+    memory = _deal(memory, clients, seed, "memory_mb")
     speed = _deal(options.speed, clients, seed, "speed")
     mbps = _deal(options.mbps, clients, seed, "mbps")
     return [Budget(*values) for values in zip(memory, speed, mbps, strict=True)]
@@ -236,6 +262,8 @@ def _validated(kind: Any, value: Any, path: str) -> Any:
         if path == "budget":
             field = f"budget.{first['loc'][0]}"
             says = "must be a number above 0, a list of such numbers, or { uniform = [a, b] }"
+            if first["loc"][0] == "memory_mb":
+                says += ", or { share = [a, b] } of what the largest network takes"
         else:
             field = ".".join([path, *(str(step) for step in first["loc"])])
             says = _sentence(first)

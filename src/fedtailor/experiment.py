@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from fedtailor import cost
-from fedtailor.config import Config, deal_budgets, make_config, override, read_config
+from fedtailor import codec, cost
+from fedtailor.algorithm import state_types
+from fedtailor.config import Config, Share, deal_budgets, make_config, override, read_config
 from fedtailor.data.federation import Federation, load_federation
+from fedtailor.data.options import DataOptions
 from fedtailor.engines.base import Engine
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
@@ -17,7 +19,7 @@ from fedtailor.initial import initial_weights
 from fedtailor.loop import Loop, Progress, federate
 from fedtailor.newrun import check_partition, create_run, default_path
 from fedtailor.runfolder import Run
-from fedtailor.types import ClientInfo, Setting
+from fedtailor.types import ClientInfo, Server, Setting
 
 
 def run(
@@ -36,7 +38,8 @@ def run(
     """
     made = as_config(config, overrides)
     path = Path(out) if out is not None else default_path(made)
-    return _go(made, lambda federation: create_run(path, made, federation), progress)
+    start = Path(made.start) if made.start else None
+    return conduct(made, lambda federation: create(path, made, federation, start), progress)
 
 
 def resume(path: str | Path, progress: Progress | None = None) -> Run:
@@ -50,7 +53,7 @@ def resume(path: str | Path, progress: Progress | None = None) -> Run:
         folder.note(folder.last_round(), None, "resumed", "")
         return folder
 
-    return _go(folder.config, reopen, progress)
+    return conduct(folder.config, reopen, progress)
 
 
 def as_config(
@@ -70,17 +73,30 @@ def as_config(
 def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
     """Register all clients, new ones included, with their devices."""
     total = federation.clients + federation.new_clients
-    budgets = deal_budgets(config.budget, total, config.data.seed)
+    how, space = config.algorithm, config.space
+    largest = 0.0
+    if isinstance(config.budget.memory_mb, Share):
+        arch, task = space.largest(), federation.task
+        largest = cost.training_memory(space, arch, task, how.batch, how.optimizer) / 1024**2
+    budgets = deal_budgets(config.budget, total, config.data.seed, largest)
     sizes = (federation.bounds[:, 1] - federation.bounds[:, 0]).tolist()
     return tuple(ClientInfo(i, sizes[i], budgets[i]) for i in range(total))
 
 
+def taking_part(config: Config, federation: Federation) -> range:
+    """Return the ids of the clients that take part."""
+    training, total = federation.clients, federation.clients + federation.new_clients
+    if config.population == "new" and total == training:
+        raise UserError("population: there are no new clients; data.new_clients keeps some out")
+    first = training if config.population == "new" else 0
+    return range(first, training if config.population == "training" else total)
+
+
 def check_config(config: Config, federation: Federation) -> None:
     """Raise on what only the data can tell: before anything is written."""
-    if config.cohort and config.cohort > federation.clients:
-        raise UserError(
-            f"cohort: {config.cohort} clients a round, but there are {federation.clients}"
-        )
+    there = len(taking_part(config, federation))
+    if config.cohort and config.cohort > there:
+        raise UserError(f"cohort: {config.cohort} clients a round, but there are {there}")
     setting = setting_of(config, federation)
     names = cost.parameter_names(setting.space, setting.arch, setting.task)  # or says why not
     if not any(name.startswith("head.") for name in names):
@@ -107,13 +123,37 @@ def device_of(config: Config) -> str:
     return "cuda" if there and wanted != "cpu" else "cpu"
 
 
-def _go(config: Config, open_folder: Callable[[Federation], Run], progress: Progress | None) -> Run:
+def create(path: Path, config: Config, federation: Federation, start: Path | None) -> Run:
+    """Make a run folder, unless the state that the run is to start from does not fit."""
+    if start is not None:
+        kind, _ = state_types(config.algorithm)
+        found, _ = codec.pack(codec.read(kind, start), copy=False)
+        server = Server(setting_of(config, federation), 0, ())
+        fresh, _ = codec.pack(config.algorithm.server_init(server), copy=False)
+        for name, tensor in fresh.items():
+            if tensor.numel() and (name not in found or found[name].shape != tensor.shape):
+                raise UserError(
+                    f"start: {config.start} is of another space or of other data: "
+                    f"{name.removeprefix('/')} does not fit"
+                )
+    folder = create_run(path, config, federation, start)
+    for text in config.algorithm.warnings():
+        folder.note(0, None, "warning", text)
+    return folder
+
+
+def conduct(
+    config: Config,
+    open_folder: Callable[[Federation], Run],
+    progress: Progress | None,
+    load: Callable[[DataOptions], Federation] = load_federation,
+) -> Run:
     """Read the data, open the run folder, and do what is left to do."""
     workers = Workers(config.engine.workers) if config.engine.workers else None
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: sums must not depend on the number of threads
     try:
-        federation = load_federation(config.data)
+        federation = load(config.data)
         check_config(config, federation)
         folder = open_folder(federation)
         site = _site(config, federation, folder)
@@ -121,7 +161,8 @@ def _go(config: Config, open_folder: Callable[[Federation], Run], progress: Prog
         if workers:
             workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
             engine = workers
-        clients, setting = site.clients[: federation.clients], site.setting
+        clients = tuple(site.clients[i] for i in taking_part(config, federation))
+        setting = site.setting
         del federation, site  # the workers have the data: no second copy of it here
         progress = progress or Progress(config.rounds)
         progress.rounds = config.rounds

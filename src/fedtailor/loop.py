@@ -14,6 +14,7 @@ from fedtailor import codec, cost
 from fedtailor.algorithm import Algorithm, state_types
 from fedtailor.config import Config
 from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
+from fedtailor.newrun import START
 from fedtailor.rng import rng_for
 from fedtailor.runfolder import Page, Run
 from fedtailor.summary import worst_tenth
@@ -49,7 +50,7 @@ class Loop:
 
     config: Config
     setting: Setting
-    clients: tuple[ClientInfo, ...]  # that take part in training
+    clients: tuple[ClientInfo, ...]  # that take part
     engine: Engine
     run: Run
     progress: Progress
@@ -89,13 +90,27 @@ def _restore(loop: Loop) -> tuple[Any, dict[int, int]]:
     """Take up the last committed state, or make and commit the first one."""
     last = loop.run.last_round()
     if last < 0:
-        first = loop.algorithm.server_init(loop.server(0))
-        loop.run.commit(Page(0), first)
+        _begin(loop)
         last = 0
     kind, _ = state_types(loop.algorithm)
     loop.progress.bytes = loop.run.query("SELECT coalesce(sum(bytes), 0) FROM message")[0][0]
     # Also a first state is read back: what a resumed run would get is what every run gets.
     return codec.read(kind, loop.run.server_path(last)), loop.run.versions(last)
+
+
+def _begin(loop: Loop) -> None:
+    """Commit the first state; one that other clients trained is worth a test."""
+    began, page = time.monotonic(), Page(0)
+    if loop.config.start is None:
+        state = loop.algorithm.server_init(loop.server(0))
+    else:
+        kind, _ = state_types(loop.algorithm)
+        state = codec.read(kind, loop.run.path / START)
+        if loop.config.population != "training":
+            state = loop.algorithm.welcome(state)
+        _test(loop, page, "evaluate" if loop.config.rounds else "deploy", state, {})
+        page.wall_s = time.monotonic() - began
+    loop.run.commit(page, state)
 
 
 def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
@@ -112,7 +127,8 @@ def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
         sent = messages[ticket.client].nbytes
         page.messages.append((page.round, ticket.client, "down", sent))
         loop.progress.bytes += sent
-    outcomes = _each(loop, "training", tickets, messages)
+    doing = "searching" if getattr(loop.algorithm, "frozen", False) else "training"
+    outcomes = _each(loop, doing, tickets, messages)
     results = _results(loop, page, outcomes, messages, versions)
     first = next(results, None)
     if first is None:  # nobody answered: nothing to take in

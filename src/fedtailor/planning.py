@@ -14,11 +14,12 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.errors import UserError
-from fedtailor.experiment import check_config, clients_of, device_of, setting_of
-from fedtailor.types import Server
+from fedtailor.experiment import check_config, clients_of, device_of, setting_of, taking_part
+from fedtailor.types import Arch, ClientInfo, Message, Server, Task
 
 MIB = 1024**2
 TRIED = 32  # validation and test images of the rehearsal
+DRAWN = 20  # networks of a search, to know what one of them costs on average
 
 
 def plan(config: Config) -> dict[str, Any]:
@@ -29,13 +30,8 @@ def plan(config: Config) -> dict[str, Any]:
     space, task, arch = setting.space, setting.task, setting.arch
     measured = _rehearse(config, federation)
     bounds = federation.bounds.tolist()
-    how = config.algorithm
-    memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
-    over = [
-        c.id
-        for c in clients
-        if c.budget.memory_mb is not None and c.budget.memory_mb * MIB < memory
-    ]
+    sizes = {"smallest": space.smallest(), "middle": space.middle(), "largest": space.largest()}
+    searched = config.algorithm.searches and bool(space.choices)
     return {
         "clients": federation.clients,
         "new_clients": federation.new_clients,
@@ -43,17 +39,34 @@ def plan(config: Config) -> dict[str, Any]:
         "label_counts": federation.label_counts().tolist(),
         "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
         "image_shape": list(task.shape),
+        **_prices(config, task, arch, clients),
+        "architectures": {
+            name: _prices(config, task, size, clients) for name, size in sizes.items() if searched
+        },
+        **measured,
+    }
+
+
+def _prices(
+    config: Config, task: Task, arch: Arch, clients: tuple[ClientInfo, ...]
+) -> dict[str, Any]:
+    """Say what an architecture costs, and which clients have too little memory for it."""
+    space, how = config.space, config.algorithm
+    memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
+    budgets = {client.id: client.budget.memory_mb for client in clients}
+    return {
         "parameters": cost.parameters(space, arch, task),
         "forward_macs": cost.forward_macs(space, arch, task),
         "training_memory_mb": round(memory / MIB, 1),
-        "over_memory_budget": over,
-        **measured,
+        "over_memory_budget": [c for c, mb in budgets.items() if mb and mb * MIB < memory],
     }
 
 
 def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
     """Let one client do a step on one batch, and scale up."""
     setting, clients = setting_of(config, federation), clients_of(federation, config)
+    if config.algorithm.searches:  # what is drawn must be trained here, whoever it was drawn for
+        clients = tuple(replace(c, budget=replace(c.budget, memory_mb=None)) for c in clients)
     batch = min(config.algorithm.batch, clients[0].examples)
     small = _shorten(federation, batch)
     server = Server(setting, 1, clients[: federation.clients])
@@ -66,14 +79,25 @@ def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
             )
             state = config.algorithm.server_init(server)
             message = config.algorithm.serve(server, state, clients[0])
-            trained = _second_of_two(site, Ticket("train", 0, 1), message)
+            sent, more = _typical(config, server, state, message)
+            trained = _second_of_two(site, Ticket("train", 0, 1), sent)
             tested = _second_of_two(site, Ticket("evaluate", 0, 1), message)
             deployed = _second_of_two(site, Ticket("deploy", 0, 1), message)
     finally:
         torch.set_num_threads(threads)
-    down, up = message.nbytes, trained.reply.message.nbytes
+    down, up = (round(m.nbytes * more) for m in (sent, trained.reply.message))
     tuning = max(0.0, deployed.seconds - tested.seconds)
     return _scale_up(config, federation, batch, (trained, tested.seconds, tuning, down, up))
+
+
+def _typical(config: Config, server: Server, state: Any, served: Message) -> tuple[Message, float]:
+    """Return a message of middling size of those a round sends, and their mean size beside it."""
+    if not config.algorithm.searches:
+        return served, 1.0
+    drawn = config.algorithm.configure(server, state, list(server.clients[:DRAWN])).values()
+    order = sorted(drawn, key=lambda message: message.nbytes)
+    middle = order[len(order) // 2]
+    return middle, sum(message.nbytes for message in order) / len(order) / middle.nbytes
 
 
 def _scale_up(
@@ -83,14 +107,15 @@ def _scale_up(
     measured: tuple[Done, float, float, int, int],
 ) -> dict[str, Any]:
     trained, testing, tuning, down, up = measured
-    clients = clients_of(federation, config)[: federation.clients]
+    who = taking_part(config, federation)
+    clients = clients_of(federation, config)[who.start : who.stop]
     count = len(clients)
     cohort = min(config.cohort or count, count)
     batches = sum(c.examples for c in clients) / count / batch
-    bounds = federation.bounds[:count]
+    bounds = federation.bounds[who.start : who.stop]
     tested = (bounds[:, 3] - bounds[:, 1]).double().mean().item()
     lanes = max(1, config.engine.workers)
-    evaluations = math.ceil(config.rounds / config.eval_every)
+    evaluations = math.ceil(config.rounds / config.eval_every) + bool(config.start)
     training_s = config.rounds * cohort * batches * trained.seconds / lanes
     testing_s = evaluations * count * testing * tested / _tried(federation) / lanes
     tuning_s = 2 * count * batches * tuning / lanes  # after the last and the selected round

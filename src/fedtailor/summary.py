@@ -9,7 +9,7 @@ import numpy as np
 from fedtailor import codec
 from fedtailor.algorithm import state_types
 from fedtailor.engines.site import state_file
-from fedtailor.errors import UserError
+from fedtailor.inspection import searched, undisturbed
 from fedtailor.runfolder import Run
 
 
@@ -32,7 +32,9 @@ def summarise(run: Run) -> dict[str, Any]:
         "digest": digest(run),
         "test_accuracy": spread(run, evaluated, headline(run, evaluated)),
         "untuned": spread(run, evaluated, "untuned"),
+        "trained": trained(run),
         "val_selected": _selected(run, best),
+        "curve": curve(run),
         "other_scores": _other_scores(run, evaluated),
         "bytes": {"up": bytes_.get("up", 0), "down": bytes_.get("down", 0)},
         "wall_s": round(spent[0], 3),
@@ -40,6 +42,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "failures": run.query(
             "SELECT count(*) FROM (SELECT DISTINCT round, client FROM event WHERE kind = 'failure')"
         )[0][0],
+        "search": searched(run),
     }
 
 
@@ -77,15 +80,24 @@ def spread(
         split,
         f"{label}/{score}",
     )
-    if not rows:
-        return None
-    values = np.array([value for _, value in rows])
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "worst10": worst_tenth(values),
-        "per_client": {str(client): value for client, value in rows},
-    }
+    return _spread(rows) if rows else None
+
+
+def trained(run: Run) -> dict[str, Any] | None:
+    """Return the paper's way: each client's latest drawn subnet, tested after local training.
+
+    Clients that were never drawn are missing; `of` counts all that were ever tested.
+    """
+    rows = run.query(
+        "SELECT client, value, max(round) FROM metric"  # value is that of the round
+        " WHERE split = 'test' AND name = 'trained/accuracy' GROUP BY client"
+    )
+    return _spread([row[:2] for row in rows]) | {"of": tested_clients(run)} if rows else None
+
+
+def tested_clients(run: Run) -> int:
+    """Count the clients that were ever tested."""
+    return run.query("SELECT count(DISTINCT client) FROM metric WHERE split = 'test'")[0][0]
 
 
 def worst_tenth(values: np.ndarray) -> float:
@@ -105,13 +117,7 @@ def curve(run: Run, score: str = "accuracy", split: str = "test") -> list[dict[s
 
 def digest(run: Run) -> str:
     """Hash the server's state, all client states and all metrics: equal for equal runs."""
-    while True:
-        last = run.last_round()
-        try:
-            return _digest(run)
-        except UserError:
-            if run.last_round() == last:  # else a run in progress deleted the file under us
-                raise
+    return undisturbed(run, lambda: _digest(run))
 
 
 def _digest(run: Run) -> str:
@@ -126,6 +132,16 @@ def _digest(run: Run) -> str:
         for row in run.query(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4, 5"):
             total.update(repr(row).encode())
     return total.hexdigest()
+
+
+def _spread(rows: list[tuple[int, float]]) -> dict[str, Any]:
+    values = np.array([value for _, value in rows])
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "worst10": worst_tenth(values),
+        "per_client": {str(client): value for client, value in rows},
+    }
 
 
 def _selected(run: Run, best: int | None) -> dict[str, Any] | None:

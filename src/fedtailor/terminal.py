@@ -108,6 +108,7 @@ def summary_lines(one: dict[str, Any]) -> list[str]:
             f"worst 10% {found['worst10']:.1%} (round {one['evaluated_round']})"
         )
         lines.append(f"untuned         {percent(one['untuned'])}")
+    lines += _trained_lines(one)
     if selected:
         lines.append(f"val-selected    {percent(selected)} (round {selected['round']})")
     if one["other_scores"]:
@@ -124,6 +125,31 @@ def summary_lines(one: dict[str, Any]) -> list[str]:
     if one["failures"]:
         lines.append(f"failures        {one['failures']}: see the events in {one['run']}/log.txt")
     lines.append(f"digest          {one['digest'][:16]}")
+    return lines
+
+
+def _trained_lines(one: dict[str, Any]) -> list[str]:
+    """Tell the paper's way of testing, and how long it took to reach what was asked for."""
+    lines, found, reach = [], one["trained"], one.get("reach")
+    if found:
+        missing = f"{len(found['per_client'])} of {found['of']}"
+        lines.append(
+            f"trained         {percent(found)}, the subnet last drawn for a client after it "
+            f"trained it ({missing} clients)"
+        )
+    if reach:
+        label = f"to {reach['accuracy']:.1%}"
+        for model in ("untuned", "trained")[: 2 if found else 1]:
+            at = reach[model]
+            what = (
+                "never"
+                if at is None
+                else (
+                    f"{duration(at['modelled_s'])} modelled, {at['bytes'] / 1e6:,.1f} MB, "
+                    f"round {at['round']}"
+                )
+            )
+            lines.append(f"{label:15} {what} ({model})")
     return lines
 
 
@@ -147,14 +173,7 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"   ... and {len(counts) - 40} more (--json has all)")
     traffic, times = found["bytes"], found["estimated_s"]
     lines += [
-        f"model           {found['parameters']:,} parameters, "
-        f"{found['forward_macs'] / 1e6:,.1f} M multiply-adds per image",
-        f"memory          {found['training_memory_mb']:,.1f} MB to train"
-        + (
-            f"; too much for clients {found['over_memory_budget']}"
-            if found["over_memory_budget"]
-            else ""
-        ),
+        *_network_lines(found),
         f"traffic         {traffic['down'] / 1e6:,.1f} MB down, "
         f"{traffic['up'] / 1e6:,.1f} MB up in all",
         f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
@@ -163,3 +182,27 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         f"{duration(times['testing'] + times['tuning'])} testing and tuning",
     ]
     return lines
+
+
+def _network_lines(found: dict[str, Any]) -> list[str]:
+    """Tell what the network costs, or those between which a search chooses."""
+    if not found["architectures"]:
+        over = found["over_memory_budget"]
+        return [
+            f"model           {_size(found)}",
+            f"memory          {found['training_memory_mb']:,.1f} MB to train"
+            + (f"; too much for clients {over}" if over else ""),
+        ]
+    clients, lines = len(found["sizes"]), []
+    for name, one in found["architectures"].items():
+        over = len(one["over_memory_budget"])
+        lines.append(
+            f"{name:15} {_size(one)}, {one['training_memory_mb']:,.1f} MB to train"
+            + (f"; too much for {over} of {clients} clients" if over else "")
+        )
+    return lines
+
+
+def _size(one: dict[str, Any]) -> str:
+    macs = one["forward_macs"] / 1e6
+    return f"{one['parameters']:,} parameters, {macs:,.1f} M multiply-adds per image"

@@ -7,7 +7,7 @@ import pytest
 from sample import table
 
 from fedtailor.experiment import run
-from fedtailor.report import figures
+from fedtailor.report import pictures
 from fedtailor.runfolder import Run
 
 
@@ -39,4 +39,4 @@ def changed(folder: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the pictures out, where the words alone are looked at."""
-    monkeypatch.setattr(figures, "PICTURES", ())
+    monkeypatch.setattr(pictures, "PICTURES", ())

@@ -6,8 +6,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from fedtailor import genes
+from fedtailor.algorithms.perfedrlnas import Searching
+from fedtailor.config import make_config
+from fedtailor.data.federation import load_federation
+from fedtailor.newrun import create_run
 from fedtailor.report.html import write_report
-from fedtailor.runfolder import Run
+from fedtailor.runfolder import Page, Run
+from fedtailor.search import policy
+from fedtailor.search.policy import Policies
+from fedtailor.types import Found, Log, Metric
 
 CLIENTS = 6
 DATA = {"clients": CLIENTS, "per_client": 60}
@@ -70,3 +81,52 @@ class Reader(HTMLParser):
     def clients(self) -> dict[int, list[float | None]]:
         rows = [r for r in self.rows if r[0][2].isdigit() and not r[0][0]]
         return {int(row[0][2]): [value for _, value, _ in row[2:]] for row in rows}
+
+
+def made_up(path: Path, clients: int = 6, rounds: int = 4, **more: Any) -> Run:
+    """Write a run of a search that never took place: numbers by client and round.
+
+    After round r, client c has reward (c - r) / 10, and trained/accuracy (c + r) / 20; it takes
+    part if c and r are both even or both odd. Tested is after every second round, with untuned
+    accuracy r / 10. Alphas are sums of the client's label shares: like data, like policies.
+    """
+    config = make_config(made_table(clients, max(rounds, 1), **more))
+    federation = load_federation(config.data)
+    run, space = create_run(path, config, federation), config.space
+    alphas = _alphas(genes.option_counts(space), federation.label_counts()[:clients])
+    archs = [policy.likeliest(space, row) for row in alphas]
+    state = Searching({}, Policies(tuple(range(clients)), alphas))
+    run.commit(Page(0), Searching({}))
+    for round in range(1, rounds + 1):
+        page = Page(round, modelled_s=10.0)
+        for client in range(clients):
+            arch = archs[client]
+            if (client + round) % 2 == 0:
+                cost = {"memory": 1.5} if client == 0 and round <= 2 else {"parameters": 1e5}
+                accuracy = Metric("test", "trained/accuracy", (client + round) / 20)
+                reward = Metric("server", "reward", (client - round) / 10)
+                entropy = Metric("server", "entropy", 1 - round / 10)
+                page.log(client, Log((accuracy, reward, entropy), (Found(arch, 0.5, cost),)))
+                page.messages.append((round, client, "up", 1000))
+            if round % 2 == 0:
+                cost = {"parameters": 1e6 + client, "macs": 1.0, "memory_mb": 2.0 + client}
+                found = Found(arch, 0.5, cost, "deployed")
+                page.log(client, Log((Metric("test", "untuned/accuracy", round / 10),), (found,)))
+        if round % 2 == 0:
+            page.event(None, "models", '["untuned"]')
+        run.commit(page, state)
+    return run
+
+
+def _alphas(options: tuple[int, ...], counts: np.ndarray) -> torch.Tensor:
+    shares, classes = counts / counts.sum(1, keepdims=True), np.arange(counts.shape[1])
+    columns = [
+        shares[:, (classes + g) % n == o].sum(1) for g, n in enumerate(options) for o in range(n)
+    ]
+    return torch.from_numpy(6 * np.stack(columns, axis=1))
+
+
+def made_table(clients: int, rounds: int, **more: Any) -> dict[str, Any]:
+    data = {"clients": clients, "alpha": 0.3, "min_size": 5}
+    space = {"name": "mobilenetv3_plato", "preset": "cpu"}
+    return table("perfedrlnas", rounds=rounds, space=space, data=data, eval_every=2) | more

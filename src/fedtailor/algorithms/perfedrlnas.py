@@ -1,9 +1,11 @@
 """PerFedRLNAS: the server searches every client's architecture, by one policy for each.
 
 Paper: Yao & Li 2024, "PerFedRLNAS: One-for-All Personalized Federated Neural Architecture Search".
+
 The server keeps a supernet and a softmax policy per client. A client of the cohort gets a subnet
 drawn by its policy, trains it and sends it back with its accuracy; the server averages every weight
 over those who trained it, and rewards the policies (Eq. 8, with memory budgets Eq. 9).
+
 Differs from the paper:
 - rewards use validation accuracy; the paper's test accuracy is `accuracy = "test"`, which warns;
 - policies climb the plain gradient; the authors' Adam (rate 0.5) is `policy_rule = "adam"`;
@@ -12,7 +14,8 @@ Differs from the paper:
 - deployed is each policy's most probable architecture, for all clients; the paper's way, the drawn
   subnet after local training, is reported beside it as `trained`;
 - an overflow counts as accuracy 0 in its own reward, not in the average of the others;
-- options that the paper has not: `entropy`, `temperature`, `warmup`, `baseline`, `policy`.
+- options that the paper has not: `entropy`, `temperature`, `warmup`, `baseline`, `policy`,
+  `overflow`.
 The authors' code takes the average over the clients' best accuracies so far: `average = "best"`.
 """
 
@@ -29,6 +32,7 @@ from fedtailor.algorithm import Algorithm, Sent
 from fedtailor.initial import initial_supernet
 from fedtailor.merge import Part, Rule, merge, weighed
 from fedtailor.search import policy as policies
+from fedtailor.search.describe import described
 from fedtailor.search.policy import Policies
 from fedtailor.search.reward import Played, rewards
 from fedtailor.supernet import cut, shapes
@@ -43,6 +47,7 @@ from fedtailor.types import (
     Metric,
     Reply,
     Result,
+    SearchSpace,
     Server,
     Setting,
     Tensors,
@@ -81,6 +86,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         Sent("accuracy", "float", "its accuracy on the client's validation data"),
         Sent("memory", "float", "the share of the client's memory it took, where that is limited"),
     )
+    searches: ClassVar[bool] = True
 
     finetune_epochs: Annotated[int, Ge(0)] = 10
     merge: Rule = "count"  # the paper's; how much each client counts in the mean of a weight
@@ -97,6 +103,9 @@ class PerFedRLNAS(Algorithm[Searching, None]):
     baseline: Literal["none", "own"] = "none"  # own: less the client's usual reward
     lambda_time: Annotated[float, Ge(0)] = 0.001  # per second over the round's fastest client
     lambda_memory: Annotated[float, Ge(0)] = 0.0  # of the share of memory used; Eq. 9 has 1
+    overflow: Literal["flat", "graded"] = (
+        "flat"  # share of memory above 1: counts as 1, or as it is
+    )
     frozen: bool = False  # weights stand still, clients only test: how new clients are searched for
 
     def warnings(self) -> tuple[str, ...]:
@@ -123,7 +132,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         found = {}
         for info in cohort:
             rng = server.rng(f"policy/{info.id}")
-            alphas = self.alphas(server.setting, state, info.id)
+            alphas = self.alphas(server.setting.space, state, info.id)
             drawn = policies.draw(server.setting.space, alphas, rng, self.temperature)
             found[info.id] = _message(server.setting, state.weights, drawn)
         return found
@@ -186,15 +195,15 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         learn.recalibrate(model, client.train, client.device)
         return self.tune(client, model)
 
-    def alphas(self, setting: Setting, state: Searching, client: int) -> Tensor:
+    def alphas(self, space: SearchSpace, state: Searching, client: int) -> Tensor:
         """Return what a client's subnets are drawn by."""
-        length = sum(len(choice.options) for choice in setting.space.choices)
+        length = sum(len(choice.options) for choice in space.choices)
         rows = [state.policies.row(number, length) for number in self._numbers(client)]
         return torch.stack([torch.zeros(length, dtype=torch.float64), *rows]).sum(0)
 
     def chosen(self, setting: Setting, state: Searching, info: ClientInfo) -> Arch:
         """Return the architecture a client would deploy."""
-        alphas = self.alphas(setting, state, info.id)
+        alphas = self.alphas(setting.space, state, info.id)
         if info.budget.memory_mb is None:
             return policies.likeliest(setting.space, alphas)
         limit = info.budget.memory_mb * MIB
@@ -206,18 +215,41 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         """Return the bytes that training an architecture takes."""
         return cost.training_memory(setting.space, arch, setting.task, self.batch, self.optimizer)
 
+    def welcome(self, state: Searching) -> Searching:
+        """Keep the supernet and the shared policy.
+
+        Newcomers are also not to be measured by accuracies that others reached by training.
+        """
+        known = state.policies
+        kept = [place for place, number in enumerate(known.numbers) if number == SHARED]
+        shared = Policies((SHARED,) * len(kept), known.alphas[kept], known.moments[kept])
+        return Searching(state.weights, shared)
+
     def observe(self, server: Server, state: Searching) -> dict[int, tuple[Metric, ...]]:
         """Tell each client's reward of this round, and how undecided its policy is."""
         found = {}
         for client, past in state.past.items():
             if past.round == server.round:
-                alphas = self.alphas(server.setting, state, client)
+                alphas = self.alphas(server.setting.space, state, client)
                 each = policies.entropies(server.setting.space, alphas, self.temperature)
                 mean = sum(each) / max(len(each), 1)
                 found[client] = (
                     Metric("server", "reward", past.reward),
                     Metric("server", "entropy", mean),
                 )
+        return found
+
+    def inspect(self, space: SearchSpace, state: Searching) -> dict[str, Json]:
+        """Tell every policy that has learned something; clients without one are left out."""
+        known = state.policies.numbers
+        rows = {str(c): self.alphas(space, state, c) for c in sorted(known) if c != SHARED}
+        found: dict[str, Json] = {
+            "choices": [{"name": c.name, "options": list(c.options)} for c in space.choices],
+            "clients": {c: described(space, a, self.temperature) for c, a in rows.items()},
+        }
+        if SHARED in known:
+            row = state.policies.row(SHARED, 0)
+            found["shared"] = described(space, row, self.temperature)
         return found
 
     def _numbers(self, client: int) -> tuple[int, ...]:
@@ -238,7 +270,8 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         known = [accuracy for accuracy in latest.values() if accuracy is not None]
         average = sum(known) / max(len(known), 1)
         found = dict(past)
-        each = rewards(played, average, self.lambda_time, self.lambda_memory)
+        graded = self.overflow == "graded"
+        each = rewards(played, average, self.lambda_time, self.lambda_memory, graded)
         for one, reward in zip(played, each, strict=True):
             before = past.get(one.client, Past(round, 0, 0.0, 0.0, None))
             times = before.times + 1
@@ -253,7 +286,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         gradients: dict[int, Tensor] = {}
         moved: dict[int, Tensor] = {}
         for one in played:
-            alphas = self.alphas(setting, state, one.client)
+            alphas = self.alphas(setting.space, state, one.client)
             advantage = past[one.client].reward
             if self.baseline == "own":  # as it was before this reward, which would bias it
                 before = state.past.get(one.client)

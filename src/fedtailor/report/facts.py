@@ -123,16 +123,6 @@ def same_clients(runs: Sequence[Run]) -> bool:
     )
 
 
-def spent(run: Run) -> dict[int, tuple[float, float]]:
-    """Return the bytes sent, both ways, and the clock's seconds up to each round."""
-    rows = run.query(
-        "SELECT round, sum(coalesce(sent, 0)) OVER (ORDER BY round),"
-        " sum(modelled_s) OVER (ORDER BY round) FROM state LEFT JOIN"
-        " (SELECT round, sum(bytes) AS sent FROM message GROUP BY round) USING (round)"
-    )
-    return {round: (sent, seconds) for round, sent, seconds in rows}
-
-
 def _minus(values: dict[int, float], base: dict[int, float]) -> dict[int, float]:
     return {client: value - base[client] for client, value in values.items() if client in base}
 

@@ -1,10 +1,6 @@
-"""The pictures of a report: each a function from runs to a Figure, or None if there is nothing yet.
-
-A new picture is one function and one line in PICTURES.
-"""
+"""Pictures that any run has: accuracy, its price, who gains, and what data the clients have."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from fedtailor.reach import spent
 from fedtailor.report.facts import (
     Gain,
     Labels,
@@ -22,12 +19,12 @@ from fedtailor.report.facts import (
     gains,
     label_counts,
     same_clients,
-    spent,
 )
 from fedtailor.report.looks import (
     COLOURS,
     LOSER,
     MAX_BARS,
+    WIDTH,
     bars,
     clip,
     curve_keys,
@@ -37,11 +34,10 @@ from fedtailor.report.looks import (
     name_clients,
     step_keys,
 )
-from fedtailor.report.svg import MUTED, Draw, styled
+from fedtailor.report.svg import MUTED, styled
 from fedtailor.runfolder import Run
 from fedtailor.summary import curve
 
-WIDTH = 9.0  # inches
 MAX_BUBBLES = MAX_BARS, 30  # clients, classes
 
 
@@ -136,48 +132,6 @@ def label_distribution(runs: Sequence[Run]) -> Figure | None:
     _name_classes(axes, labels)
     name_clients(axes, order)
     return figure
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture's place in the report; its key names the file."""
-
-    key: str
-    title: str
-    caption: str
-    draw: Draw
-
-
-PICTURES = (
-    Picture(
-        "rounds",
-        "At what price?",
-        "Accuracy before any final tuning, against rounds, traffic and time: higher and further "
-        "left is better; a run that sends nothing is a dot at 0 MB.",
-        accuracy_over_rounds,
-    ),
-    Picture(
-        "clients",
-        "Who is served well?",
-        "The curve's height is the share of clients with at most the accuracy below it: further "
-        "right is better, steeper is fairer; clients that train alone are dashed.",
-        accuracy_over_clients,
-    ),
-    Picture(
-        "gain",
-        "Is it worth it for every client?",
-        "Each bar is a client's gain, in points of test accuracy, over what the axis names; "
-        "vermilion bars below zero are clients that lose.",
-        gain_per_client,
-    ),
-    Picture(
-        "labels",
-        "How different are the clients?",
-        "Each column is a client, in the order used everywhere on this page; a mark's area (or "
-        "colour) is its number of images of a class, the bars above are all its images.",
-        label_distribution,
-    ),
-)
 
 
 def _bubbles(axes: Axes, counts: NDArray[np.int64], height: float) -> None:

@@ -5,26 +5,42 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.errors import UserError
+from fedtailor.reach import reached
 from fedtailor.report.facts import same_clients, short, titles
-from fedtailor.report.tables import COLUMNS, Summary, client_table, percent, run_table
+from fedtailor.report.tables import Summary, client_table, percent, run_table
 from fedtailor.runfolder import Run
 from fedtailor.summary import summarise
 
 MAX_EVENTS = 100  # of a run
 
 
-def write_report(runs: list[Run], path: Path, figures: Path | None) -> Path:
-    """Write the report of one run or several to `path`, and its pictures to a folder if wanted."""
+def write_report(
+    runs: list[Run], path: Path, figures: Path | None, reach: float | None = None
+) -> Path:
+    """Write the report of one run or several.
+
+    Args:
+        runs: a run given twice counts once.
+        path: the page.
+        figures: a folder for its pictures, if they are wanted as files too.
+        reach: an accuracy; the page then tells how long each run took to reach it.
+    """
     if not runs:
         raise UserError("report: give at least one run folder")
     runs = list({run.path.resolve(): run for run in runs}.values())
     summaries, names = [summarise(run) for run in runs], titles(runs)
+    if reach is not None:
+        summaries = [
+            one | {"reach": reached(run, reach)} for one, run in zip(summaries, runs, strict=True)
+        ]
+    columns, rows = run_table(summaries)
     page = _render(
         title=_title(summaries, names),
         answer=_answer(summaries, names),
         notes=_notes(runs, summaries, names),
-        columns=[name for name, _ in COLUMNS],
-        headline=list(zip(names, run_table(summaries), strict=True)),
+        columns=columns,
+        goal=next((name for name in columns if name.startswith("time to")), ""),
+        headline=list(zip(names, rows, strict=True)),
         pictures=_pictures(runs, figures),
         clients=client_table(runs),
         runs=[_details(*each) for each in zip(runs, summaries, names, strict=True)],
@@ -49,7 +65,7 @@ def _render(**values: Any) -> str:
 
 def _pictures(runs: Sequence[Run], folder: Path | None) -> list[dict[str, str]]:
     """Draw what there is to draw, for the page and, where a folder is given, as files."""
-    from fedtailor.report.figures import PICTURES  # matplotlib takes long to import
+    from fedtailor.report.pictures import PICTURES  # matplotlib takes long to import
     from fedtailor.report.svg import inline, to_svg
 
     found = []
@@ -107,7 +123,9 @@ def _best(there: list[tuple[Any, str]], key: str) -> str:
 def _notes(runs: list[Run], summaries: list[Summary], names: list[str]) -> list[str]:
     """Say what a reader must know before comparing numbers."""
     notes = []
-    for summary, name in zip(summaries, names, strict=True):
+    for run, summary, name in zip(runs, summaries, names, strict=True):
+        warnings = run.query("SELECT DISTINCT text FROM event WHERE kind = 'warning' ORDER BY at")
+        notes += [f"{name}: {text}." for (text,) in warnings]
         if not summary["finished"]:
             at = summary["evaluated_round"]
             what = "no evaluation yet" if at is None else f"the accuracies are those of round {at}"

@@ -17,6 +17,7 @@ from fedtailor.runfolder import Run
 # Okabe and Ito's colours; vermilion is kept for losers, black and yellow vanish on dark and light.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8a8a8a")
 LOSER = "#d55e00"
+WIDTH = 9.0  # inches of a picture
 MARKERS, LINES = "os^D", ("solid", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))
 WORST = (0, (4, 2))  # the line of the worst tenth
 MAX_BARS = 60  # clients drawn one by one

@@ -30,15 +30,21 @@ class Cell:
 
 NOTHING = Cell("—")
 ByClient: TypeAlias = dict[int, Cell]
+Column: TypeAlias = Callable[[Summary], Cell]
 
 
-def run_table(summaries: Sequence[Summary]) -> list[list[Cell]]:
-    """Return a row for each run, the best of several marked where higher is better."""
+def run_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[Cell]]]:
+    """Return the names of the columns, and a row for each run, the best of several marked."""
     columns = []
-    for _, cell in COLUMNS:
+    for name, cell in _columns(summaries):
         cells = [cell(summary) for summary in summaries]
-        columns.append(_mark_best(cells) if any("%" in c.text for c in cells) else cells)
-    return [list(row) for row in zip(*columns, strict=True)]
+        if name.startswith("time to"):
+            cells = _mark_best(cells, min)
+        elif any("%" in c.text for c in cells):
+            cells = _mark_best(cells)
+        columns.append((name, cells))
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return [name for name, _ in columns], [list(row) for row in rows]
 
 
 def client_table(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -73,11 +79,12 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
 
 
-def _mark_best(cells: list[Cell]) -> list[Cell]:
+def _mark_best(cells: list[Cell], best: Callable[[set[float]], float] = max) -> list[Cell]:
     values = {cell.value for cell in cells if cell.value is not None}
     if len(values) < 2:
         return cells
-    return [replace(cell, mark="best") if cell.value == max(values) else cell for cell in cells]
+    top = best(values)
+    return [replace(cell, mark="best") if cell.value == top else cell for cell in cells]
 
 
 def _one_run(run: Run) -> dict[str, ByClient]:
@@ -112,6 +119,28 @@ def _accuracy(summary: Summary) -> Cell:
     return replace(percent(found["mean"]), small=f"± {100 * found['std']:.1f}")
 
 
+def _trained(summary: Summary) -> Cell:
+    found = summary["trained"]
+    if not found:
+        return NOTHING
+    there, missing = len(found["per_client"]), found["of"] - len(found["per_client"])
+    more = f", {there} of {found['of']} clients" if missing else ""
+    return replace(percent(found["mean"]), small=f"± {100 * found['std']:.1f}{more}")
+
+
+def _reached(model: str) -> Column:
+    """Return a column: the time that the mean accuracy took to reach what was asked for."""
+
+    def cell(summary: Summary) -> Cell:
+        found = summary["reach"][model]
+        if not found:
+            return Cell("never") if summary[model] else NOTHING
+        more = f"round {found['round']}, {found['bytes'] / 1e6:,.1f} MB"
+        return Cell(duration(found["modelled_s"]), found["modelled_s"], more)
+
+    return cell
+
+
 def _selected(summary: Summary) -> Cell:
     found = summary["val_selected"]
     if not found:
@@ -119,7 +148,7 @@ def _selected(summary: Summary) -> Cell:
     return replace(percent(found["mean"]), small=f"round {found['round']}")
 
 
-def _at(*keys: str) -> Callable[[Summary], Cell]:
+def _at(*keys: str) -> Column:
     """Return a column: the share found below some keys."""
 
     def cell(summary: Summary) -> Cell:
@@ -141,15 +170,16 @@ def _rounds(summary: Summary) -> Cell:
     return Cell(str(done), done, "" if done == planned else f"of {planned}")
 
 
-def _seconds(key: str) -> Callable[[Summary], Cell]:
+def _seconds(key: str) -> Column:
     return lambda summary: Cell(duration(summary[key]), summary[key])
 
 
-COLUMNS: tuple[tuple[str, Callable[[Summary], Cell]], ...] = (
+COLUMNS: tuple[tuple[str, Column], ...] = (
     ("space", lambda summary: Cell(short(summary["space"]))),
     ("accuracy", _accuracy),
     ("worst 10 %", _at("test_accuracy", "worst10")),
     ("untuned", _at("untuned", "mean")),
+    ("trained", _trained),
     ("val-selected", _selected),
     ("balanced accuracy", _at("other_scores", "balanced_accuracy", "mean")),
     ("macro-F1", _at("other_scores", "macro_f1", "mean")),
@@ -159,3 +189,15 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], Cell]], ...] = (
     ("rounds", _rounds),
     ("failures", lambda summary: Cell(str(summary["failures"]), summary["failures"])),
 )
+
+
+def _columns(summaries: Sequence[Summary]) -> list[tuple[str, Column]]:
+    """Return the columns, those that only some runs have where they say something."""
+    trained = any(summary["trained"] for summary in summaries)
+    found = [column for column in COLUMNS if trained or column[0] != "trained"]
+    if "reach" in summaries[0]:
+        goal = f"time to {percent(summaries[0]['reach']['accuracy']).text}".replace(" %", "\xa0%")
+        times = [(goal, _reached("untuned")), (f"{goal}, trained", _reached("trained"))]
+        at = [name for name, _ in found].index("val-selected")
+        found[at:at] = times if trained else times[:1]
+    return found

@@ -8,6 +8,7 @@ the policy: gradients are those of the genes as drawn. A gene that made no diffe
 others, such as one of an absent layer, is left alone; its gradient would be noise of mean zero.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -40,11 +41,7 @@ def draw(
 
 def likeliest(space: SearchSpace, alphas: Tensor) -> Arch:
     """Return the most probable architecture; of equally probable options the middle one's."""
-    found = list(space.middle())
-    for gene, part in enumerate(alphas.split(genes.option_counts(space))):
-        if part[found[gene]] < part.max():
-            found[gene] = int(part.argmax())
-    return space.repair(tuple(found))
+    return space.repair(_likeliest_draw(space, alphas))
 
 
 def likeliest_within(
@@ -52,16 +49,44 @@ def likeliest_within(
 ) -> Arch:
     """Return a probable architecture whose size is within a limit, where there is one.
 
-    From the most probable one it goes on to the most probable smaller neighbour until it is small
-    enough, or nothing smaller is left.
+    From the most probable one it goes on to the most probable smaller one that differs in a gene,
+    until it is small enough, or nothing smaller is left.
     """
-    found = likeliest(space, alphas)
-    while (now := size(found)) > limit:
-        near = [arch for arch in genes.neighbours(space, found) if size(arch) < now]
-        if not near:
+    drawn = _likeliest_draw(space, alphas)
+    while (now := size(space.repair(drawn))) > limit:
+        near = _by_probability(space, alphas, drawn)
+        smaller = next((other for other in near if size(space.repair(other)) < now), None)
+        if smaller is None:
             break
-        found = max(near, key=lambda arch: float(log_probability(space, alphas, arch)))
-    return found
+        drawn = smaller
+    return space.repair(drawn)
+
+
+def _likeliest_draw(space: SearchSpace, alphas: Tensor) -> Arch:
+    """Return the most probable genes, before they are repaired."""
+    counts, middle = genes.option_counts(space), space.middle()
+    there = acting(space, middle).split(counts)  # the genes of absent layers are no middle
+    found = []
+    for gene, (part, count) in enumerate(zip(alphas.split(counts), counts, strict=True)):
+        usual = middle[gene] if there[gene][0] else (count - 1) // 2
+        found.append(usual if part[usual] == part.max() else int(part.argmax()))
+    return tuple(found)
+
+
+def _by_probability(space: SearchSpace, alphas: Tensor, drawn: Arch) -> list[Arch]:
+    """List the draws that differ in one gene, the most probable first.
+
+    Draws and not architectures: the genes of layers that become absent keep their options, and
+    so cost nothing.
+    """
+    parts = [part.tolist() for part in alphas.split(genes.option_counts(space))]
+    changes = [
+        (part[drawn[gene]] - other, gene, option)
+        for gene, part in enumerate(parts)
+        for option, other in enumerate(part)
+        if option != drawn[gene]
+    ]
+    return [genes.with_gene(drawn, gene, option) for _, gene, option in sorted(changes)]
 
 
 def log_probability(space: SearchSpace, alphas: Tensor, drawn: Arch) -> Tensor:
@@ -83,7 +108,7 @@ def entropies(space: SearchSpace, alphas: Tensor, temperature: float = 1.0) -> l
     """Return each gene's entropy as a share of the largest: 1 is undecided, 0 decided."""
     found = []
     for p in probabilities(space, alphas, temperature):
-        most = torch.tensor(float(len(p))).log().item()
+        most = math.log(len(p))
         found.append(float(torch.special.entr(p).sum()) / most if most else 0.0)
     return found
 

@@ -22,9 +22,17 @@ class Played:
 
 
 def rewards(
-    played: list[Played], average: float, lambda_time: float, lambda_memory: float
+    played: list[Played],
+    average: float,
+    lambda_time: float,
+    lambda_memory: float,
+    graded: bool = False,
 ) -> list[float]:
-    """Return the rewards of a round: Eq. 8, with `lambda_memory` Eq. 9."""
+    """Return the rewards of a round: Eq. 8, with `lambda_memory` Eq. 9.
+
+    Where `graded`, memory counts above the budget too: among networks that are all too large, the
+    less large one is then the better.
+    """
     longest = max((one.seconds for one in played), default=0.0)
     seconds = [longest if one.overflowed else one.seconds for one in played]
     shortest = min(seconds, default=0.0)
@@ -32,6 +40,6 @@ def rewards(
         (0.0 if one.overflowed else one.accuracy)
         - average
         - lambda_time * (time - shortest)
-        - lambda_memory * min(one.memory, 1.0)
+        - lambda_memory * (one.memory if graded else min(one.memory, 1.0))
         for one, time in zip(played, seconds, strict=True)
     ]

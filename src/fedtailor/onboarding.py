@@ -1,0 +1,206 @@
+"""Clients that never took part: what a run has for them, while its weights stand still.
+
+An onboarding is a run of its own. It starts from the server's state of another run, tests the new
+clients before its first round, and where the algorithm can search with frozen weights lets them
+test what their policies draw. Nothing is trained until the end, when clients tune for themselves.
+"""
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedtailor import experiment
+from fedtailor.config import Config, config_table, make_config, override
+from fedtailor.data.federation import Federation, load_federation
+from fedtailor.data.options import DataOptions
+from fedtailor.errors import UserError
+from fedtailor.inspection import undisturbed
+from fedtailor.loop import Progress
+from fedtailor.newrun import START, dealt, form
+from fedtailor.runfolder import Run
+
+Form: TypeAlias = dict[str, np.ndarray]  # what images must look like for the run's networks
+
+ROUNDS = 20  # of search
+POINTS = 10  # tests of all clients on the way, at least
+STILL = {"frozen": True, "warmup": 0}  # of an algorithm that has these fields
+OTHER = ("data.path", "data.name")  # whoever sets one has other clients in mind
+FIXED = ("space", "algorithm.name", "algorithm.frozen", "population", "start")
+
+
+def onboard(
+    path: str | Path,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    **overrides: Any,
+) -> Run:
+    """Search or test for clients that never took part in a run, and return the new run folder.
+
+    Args:
+        path: the run, finished or not; it is only read.
+        out: the new run folder; by default one below the run's.
+        progress: an object to follow the work by, from another thread.
+        overrides: values that replace the run's: `rounds=10, data={"path": "mine.npz"}`.
+    """
+    old, given = Run(path), _dotted(overrides)
+    target = Path(out) if out is not None else default_path(path)
+    known = _form(old) if _is_other(given) else None
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder) / START
+        config = _config(old, _copy_state(old, state), given, known)
+
+        def create(federation: Federation) -> Run:
+            _refuse_trained_images(old, config, federation)
+            made = experiment.create(target, config, federation, state)
+            state.unlink()
+            return made
+
+        def load(options: DataOptions) -> Federation:
+            return _load(options, given, known)
+
+        return experiment.conduct(config, create, progress, load)
+
+
+def default_path(path: str | Path) -> Path:
+    """Name a new folder below a run's."""
+    number, found = 2, Path(path) / "onboard"
+    while (found / "run.db").exists():
+        found, number = Path(path) / f"onboard-{number}", number + 1
+    return found
+
+
+def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `data={"path": x}` as `data.path`."""
+    found: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and "." not in key:
+            found |= {f"{key}.{inner}": one for inner, one in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _copy_state(old: Run, target: Path) -> Path:
+    """Copy the last committed state of a run that may be going on; return where it was."""
+    if old.last_round() < 0:
+        raise UserError(f"{old.path}: the run has no state yet; `fedtailor resume` goes on with it")
+
+    def copy() -> Path:
+        source = old.server_path(old.last_round())
+        try:
+            shutil.copyfile(source, target)
+        except FileNotFoundError:
+            raise UserError(f"{source}: the file is missing") from None
+        return source
+
+    return undisturbed(old, copy)
+
+
+def _config(old: Run, start: Path, given: dict[str, Any], known: Form | None) -> Config:
+    """Return the run's config with what is different for new clients."""
+    before = old.config
+    _refuse(old, before, given)
+    fields = {field.name for field in dataclasses.fields(before.algorithm)}
+    rounds = given.get("rounds", ROUNDS if "frozen" in fields else 0)
+    if rounds and "frozen" not in fields:
+        raise UserError(
+            f"rounds: {before.algorithm_name} cannot search with its weights frozen, so a round "
+            "would train what all clients share; leave --rounds out: new clients then test and "
+            "tune what they are given"
+        )
+    table = config_table(before)
+    table.pop("cohort", None)
+    changes: dict[str, Any] = {"rounds": rounds, "start": str(start)}
+    if isinstance(rounds, int):
+        changes["eval_every"] = min(before.eval_every, max(1, rounds // POINTS))
+    changes |= {f"algorithm.{name}": value for name, value in STILL.items() if name in fields}
+    changes["population"] = "all" if known else "new"
+    if known:
+        table["data"] = _inherited(table["data"], given)
+        changes |= {f"data.{name}": known[name].tolist() for name in ("mean", "std")}
+    return make_config(override(table, changes | given))
+
+
+def _is_other(given: Mapping[str, Any]) -> bool:
+    return any(key in given for key in OTHER)
+
+
+def _refuse(old: Run, before: Config, given: dict[str, Any]) -> None:
+    """Raise if there are no new clients, or if more is to change than a run with them allows."""
+    for key in given:
+        if any(key == one or key.startswith(f"{one}.") for one in FIXED):
+            raise UserError(f"{key}: stays as it is in the run, whose weights new clients get")
+    if before.population != "training":
+        raise UserError(f"{old.path}: its clients are new ones already; onboard the run before it")
+    kept_out = given.get("data.new_clients", before.data.new_clients)
+    if not kept_out and not _is_other(given):
+        raise UserError(
+            f"{old.path}: the run kept no clients out of training, as data.new_clients would have "
+            "done; give other data with --data"
+        )
+
+
+def _inherited(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return what of the run's [data] can be meant for other data, too."""
+    dropped, path = {"path", "new_clients"}, given.get("data.path")
+    if path is None or not Path(str(path)).expanduser().is_dir():
+        dropped |= {"size", "color"}
+    if given.get("data.split") == "pool":
+        dropped.add("test_per_client")
+    return {key: value for key, value in data.items() if key not in dropped}
+
+
+def _form(old: Run) -> Form:
+    """Return what images must look like for the run's networks: of shape, mean, std, classes."""
+    there = old.partition()
+    if "shape" not in there:  # a folder of an earlier version
+        there |= form(load_federation(old.config.data))
+    return there
+
+
+def _load(options: DataOptions, given: dict[str, Any], known: Form | None) -> Federation:
+    """Read the clients' data; other data must be of the run's form, and is scaled as the run's."""
+    if known is None:
+        return load_federation(options)
+    own = {name: None for name in ("mean", "std") if f"data.{name}" not in given}
+    federation = load_federation(dataclasses.replace(options, **own))
+    _refuse_other_task(federation, tuple(known["shape"].tolist()), len(known["classes"]))
+    return dataclasses.replace(federation, **{name: getattr(options, name) for name in own})
+
+
+def _refuse_other_task(federation: Federation, shape: tuple[int, ...], classes: int) -> None:
+    task = federation.task
+    if task.shape != shape:
+        found, wanted = ("x".join(str(n) for n in one) for one in (task.shape, shape))
+        raise UserError(
+            f"data: the images are {found}, but the run's networks take {wanted}; data.size and "
+            "data.color convert a folder of images"
+        )
+    if task.classes != classes:
+        raise UserError(
+            f"data: there are {task.classes} classes, but the run's networks know {classes}"
+        )
+
+
+def _refuse_trained_images(old: Run, config: Config, federation: Federation) -> None:
+    """Raise if the run's own images were dealt anew: then clients are not new to the weights."""
+    before, now = old.partition(), dealt(federation)
+    if before["content"] != now["content"]:
+        return
+    same = all(np.array_equal(before[name], now[name]) for name in ("rows", "bounds"))
+    if same and config.population == "new":
+        return
+    trained = len(before["bounds"]) - old.config.data.new_clients
+    who = experiment.taking_part(config, federation)
+    first, last = now["bounds"][who.start, 0], now["bounds"][who.stop - 1, 3]
+    theirs = before["rows"][: before["bounds"][trained - 1, 3]]
+    if np.isin(now["rows"][first:last], theirs).any():
+        raise UserError(
+            "data: new clients would have images of clients that trained; leave the run's data as "
+            "it is, or give other data with --data"
+        )

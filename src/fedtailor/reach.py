@@ -1,0 +1,87 @@
+"""Time to accuracy, which the PerFedRLNAS paper calls latency."""
+
+import itertools
+from typing import Any, Literal
+
+from fedtailor.errors import UserError
+from fedtailor.runfolder import Run
+from fedtailor.summary import curve, evaluated_round, spread, tested_clients
+
+ROUNDING = 1e-9  # a mean of equal numbers may be a little less
+SEEN = 0.5  # of the clients, before a mean over those that were drawn says something of all
+
+
+def time_to(
+    run: Run, accuracy: float, model: Literal["untuned", "trained"] = "untuned"
+) -> dict[str, Any] | None:
+    """Return when a run's mean test accuracy first reached a value; None if it never did.
+
+    Args:
+        run: the run.
+        accuracy: from 0 to 1.
+        model: untuned is what clients would deploy without tuning, known after evaluated rounds;
+            trained is the drawn subnet after local training, known after every round.
+
+    Returns:
+        The `round`, and what was spent until its end: `modelled_s` by the run's clock, and `bytes`
+        in both directions.
+    """
+    points = curve(run) if model == "untuned" else trained_curve(run)
+    if model == "trained":
+        enough = SEEN * tested_clients(run)
+        points = [point for point in points if point["clients"] >= enough]
+    for point in points:
+        if point["mean"] >= accuracy - ROUNDING:
+            round = int(point["round"])
+            sent, seconds = spent(run)[round]
+            return {"round": round, "modelled_s": seconds, "bytes": int(sent)}
+    return None
+
+
+def trained_curve(run: Run) -> list[dict[str, float]]:
+    """Return after each round the mean of the clients' latest `trained/accuracy` on test data.
+
+    Only clients drawn so far are in it; `clients` says how many.
+    """
+    rows = run.query(
+        "SELECT round, client, value FROM metric WHERE split = 'test' AND name = 'trained/accuracy'"
+        " ORDER BY round, client"
+    )
+    latest: dict[int, float] = {}
+    found = []
+    for round, some in itertools.groupby(rows, key=lambda row: row[0]):
+        latest |= {client: value for _, client, value in some}
+        mean = sum(latest.values()) / len(latest)
+        found.append({"round": round, "mean": mean, "clients": len(latest)})
+    return found
+
+
+def spent(run: Run) -> dict[int, tuple[float, float]]:
+    """Return the bytes sent, both ways, and the clock's seconds up to each round."""
+    rows = run.query(
+        "SELECT round, sum(coalesce(sent, 0)) OVER (ORDER BY round),"
+        " sum(modelled_s) OVER (ORDER BY round) FROM state LEFT JOIN"
+        " (SELECT round, sum(bytes) AS sent FROM message GROUP BY round) USING (round)"
+    )
+    return {round: (sent, seconds) for round, sent, seconds in rows}
+
+
+def reached(run: Run, accuracy: float) -> dict[str, Any]:
+    """Return both times to an accuracy, as `show --json` has them."""
+    both = {model: time_to(run, accuracy, model) for model in ("untuned", "trained")}
+    return {"accuracy": accuracy, **both}
+
+
+def wanted(text: str) -> float:
+    """Read the accuracy to reach: a number, or a run folder, whose last untuned mean it is."""
+    try:
+        accuracy = float(text)
+    except ValueError:
+        run = Run(text)
+        found = spread(run, evaluated_round(run), "untuned")
+        if found is None:
+            raise UserError(f"--reach: nothing has been tested yet in {text}") from None
+        return found["mean"]
+    if not 0 < accuracy <= 1:
+        raise UserError(f"--reach: an accuracy is above 0 and at most 1, not {text}")
+    return accuracy

@@ -1,0 +1,33 @@
+"""What `plan` promises of a search: what its networks cost, and who can train them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fedtailor.config import make_config
+from fedtailor.planning import plan
+from fedtailor.terminal import plan_lines
+
+Tiny = Callable[..., dict[str, Any]]
+SPACE = {"name": "mobilenetv3_plato", "preset": "cpu"}
+
+
+def test_a_search_is_planned_by_its_smallest_and_largest(tiny: Tiny):
+    table = tiny(algorithm__name="perfedrlnas", space=SPACE, budget={"memory_mb": [5, 10, 100]})
+    found = plan(make_config(table))
+    sizes = found["architectures"]
+    assert list(sizes) == ["smallest", "middle", "largest"]
+    for key in ("parameters", "forward_macs", "training_memory_mb"):
+        assert sizes["smallest"][key] < sizes["middle"][key] < sizes["largest"][key]
+    over = [sizes[name]["over_memory_budget"] for name in sizes]
+    assert over == [[], [0, 3], [0, 1, 3, 4]]
+    least, most = (4 * sizes[name]["parameters"] for name in ("smallest", "largest"))
+    assert least < found["bytes_per_client_round"]["down"] < most
+    lines = plan_lines(found)
+    assert any(line.startswith("largest") and "4 of 5 clients" in line for line in lines)
+    assert not any(line.startswith("model  ") for line in lines)
+
+
+def test_a_fixed_network_is_planned_as_one(tiny: Tiny):
+    found = plan(make_config(tiny(space=SPACE, algorithm__name="fedavg")))
+    assert found["architectures"] == {}
+    assert any(line.startswith("model  ") for line in plan_lines(found))
