@@ -119,7 +119,7 @@ def measure(name: str, folder: Path) -> dict[str, float]:
 
 
 def _draw(algorithm: PerFedRLNAS, server: Server, state: Searching, info: ClientInfo) -> Arch:
-    alphas = algorithm.alphas(server.setting, state, info.id)
+    alphas = algorithm.alphas(server.setting.space, state, info.id)
     return policy.draw(server.setting.space, alphas, server.rng(f"policy/{info.id}"))
 
 

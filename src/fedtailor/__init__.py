@@ -13,11 +13,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from fedtailor.experiment import resume, run
+    from fedtailor.onboarding import onboard
     from fedtailor.runfolder import Run
     from fedtailor.summary import summarise
 
 __version__ = "0.1.0"
-__all__ = ["Run", "resume", "run", "summarise"]
+__all__ = ["Run", "onboard", "resume", "run", "summarise"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from fedtailor import experiment
 
         return getattr(experiment, name)
+    if name == "onboard":
+        from fedtailor.onboarding import onboard
+
+        return onboard
     if name == "Run":
         from fedtailor.runfolder import Run
 
