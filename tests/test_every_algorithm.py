@@ -22,9 +22,9 @@ Tiny = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def site(tiny: Tiny, tmp_path: Path) -> Callable[[str], Site]:
-    def make(name: str) -> Site:
-        config = make_config(tiny(algorithm__name=name))
+def site(tiny: Tiny, tmp_path: Path) -> Callable[..., Site]:
+    def make(name: str, **changes: Any) -> Site:
+        config = make_config(tiny(algorithm__name=name, **changes))
         federation = load_federation(config.data)
         clients = clients_of(federation, config)
         return Site(
@@ -91,7 +91,7 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_states_pack_and_unpack(name: str, site: Callable[[str], Site]):
+def test_states_pack_and_unpack(name: str, site: Callable[..., Site]):
     where = site(name)
     server_kind, client_kind = state_types(where.algorithm)
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
@@ -107,22 +107,33 @@ def test_states_pack_and_unpack(name: str, site: Callable[[str], Site]):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_sends_only_what_it_declares(name: str, site: Callable[[str], Site]):
-    where = site(name)
-    state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
-    server = Server(where.setting, 1, where.clients)
-    messages = where.algorithm.configure(server, state, list(where.clients[:3]))
-    _, done = one_round(where, 1, state, {})
-    for client, step in enumerate(done):
-        check_sends(where.algorithm.sends, messages[client], step.reply.message)
-        size = sum(t.numel() for t in step.reply.message.tensors.values())
-        assert bool(size) == bool(where.algorithm.sends), "a declaration of what is never sent"
-    # What is tested must not leave by another door: no metric of a client in its message.
-    assert all(not step.reply.message.info for step in done)
+def test_sends_only_what_it_declares(name: str, site: Callable[..., Site]):
+    """And declares nothing that it never sends: some is sent only if memory is limited."""
+    sends = site(name).algorithm.sends
+    declared = {sent.name for sent in sends if sent.kind != "tensor"}
+    told: set[str] = set()
+    for budget in ({}, {"budget__memory_mb": 1e6}, {"budget__memory_mb": 1e-3}):
+        where = site(name, **budget)
+        state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
+        server = Server(where.setting, 1, where.clients)
+        messages = where.algorithm.configure(server, state, list(where.clients[:3]))
+        _, done = one_round(where, 1, state, {})
+        for client, step in enumerate(done):
+            reply = step.reply.message
+            check_sends(sends, messages[client], reply)
+            # What is tested must not leave by another door: no other metric in the message.
+            assert set(reply.info) <= declared
+            told |= set(reply.info)
+            if budget != {"budget__memory_mb": 1e-3}:  # who has no memory may not train
+                size = sum(t.numel() for t in reply.tensors.values())
+                tensors = any(sent.kind == "tensor" for sent in sends)
+                assert bool(size) == tensors, "a declaration of what is never sent"
+    assert told == declared
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_round_without_training_changes_nothing(name: str, site: Callable[[str], Site]):
+def test_a_round_without_training_changes_nothing(name: str, site: Callable[..., Site]):
+    """The weights to the bit; and where clients tell nothing else, the whole state."""
     from dataclasses import replace
 
     where = site(name)
@@ -130,12 +141,15 @@ def test_a_round_without_training_changes_nothing(name: str, site: Callable[[str
     where = replace(where, algorithm=still)
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
     after, _ = one_round(where, 1, state, {})
+    if any(sent.kind != "tensor" for sent in still.sends):  # what they tell may be remembered
+        assert state.weights, "the server's weights"
+        state, after = state.weights, after.weights
     assert codec.digest(after) == codec.digest(state)
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_deploys_for_clients_never_sampled_and_yields_untuned_first(
-    name: str, site: Callable[[str], Site]
+    name: str, site: Callable[..., Site]
 ):
     where = site(name)
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))

@@ -175,7 +175,9 @@ class Run:
     def append(self, page: Page) -> None:
         """Add to a committed round what was found out later."""
         row = (page.wall_s, page.round)
+        again = "DELETE FROM architecture WHERE role = 'deployed' AND round = ? AND client = ?"
         with self._transaction():
+            self._db.executemany(again, {found[:2] for found in page.architectures})
             self._insert(page)
             self._db.execute("UPDATE state SET wall_s = wall_s + ? WHERE round = ?", row)
         for _, _, kind, text, _ in page.events:

@@ -198,7 +198,7 @@ class Found:
     """An architecture a client used or tried."""
 
     arch: Arch
-    score: float | None = None  # validation accuracy
+    score: float | None = None  # what it was judged by: validation accuracy, unless told otherwise
     cost: dict[str, float] = field(default_factory=dict)
     role: str = "trained"  # in a round; or "deployed"
 

@@ -45,6 +45,18 @@ class Edges(Layers):
 
 
 @dataclass(frozen=True)
+class Twins(Layers):
+    """Two genes that must be equal: what one does depends on the other as it was drawn."""
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return Choice("left", (0, 1, 2)), Choice("right", (0, 1, 2))
+
+    def repair(self, arch: Arch) -> Arch:
+        return arch if arch[0] == arch[1] else (0, 0)
+
+
+@dataclass(frozen=True)
 class Free(Layers):
     """Three choices, and everything is legal."""
 
@@ -104,6 +116,9 @@ class Dense(ChainSpace):
         return (*found, Piece("head", nn.Linear, (widths[1 + arch[0]], task.classes)))
 
 
+SMALL = {"layers": Layers(), "edges": Edges(), "twins": Twins()}
+
+
 def cpu(name: str) -> SearchSpace:
     kind = registry.find("space", name)
     return kind(**kind.presets["cpu"])
@@ -141,3 +156,11 @@ def slope(function: Callable[[Tensor], float], at: Tensor, step: float = 1e-5) -
     for move in torch.eye(len(at), dtype=at.dtype) * step:
         found.append((function(at + move) - function(at - move)) / (2 * step))
     return torch.tensor(found, dtype=at.dtype)
+
+
+def windowed(full: Tensor, shape: torch.Size) -> Tensor:
+    """Cut by slices: leading channels, centred kernels."""
+    for dimension, size in enumerate(shape):
+        spare = full.shape[dimension] - size
+        full = full.narrow(dimension, spare // 2 if dimension > 1 else 0, size)
+    return full

@@ -13,10 +13,9 @@ from fedtailor.search import policy
 from fedtailor.search.policy import Policies
 from fedtailor.types import Arch, ClientInfo, Message, Result, SearchSpace, Server, Setting
 from tests.search.made_up import (
+    SMALL,
     TASK,
-    Edges,
     Free,
-    Layers,
     chance,
     drawn_alphas,
     every_draw,
@@ -166,7 +165,7 @@ def test_nothing_is_learned_before_the_warmup_is_over():
     assert set(how.aggregate(server, state, results).policies.numbers) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("space", [Layers(), Edges()], ids=["layers", "edges"])
+@pytest.mark.parametrize("space", SMALL.values(), ids=SMALL)
 @pytest.mark.parametrize(
     "options",
     [

@@ -94,7 +94,7 @@ def test_the_likeliest_within_a_limit_fits_it(seed: int, limit: float):
 def test_one_step_down_is_to_the_most_probable_smaller_architecture(seed: int):
     """Which is that of the most probable draw that comes to it."""
     space, alphas = Layers(), drawn_alphas(Layers(), seed, scale=3)
-    alphas[2] = 9.0  # both layers are there, so that all genes act
+    alphas[2] = 20.0  # both layers are there, so that all genes act
     best = policy.likeliest(space, alphas)
     chances: dict[Arch, float] = {}
     for drawn in every_draw(space):

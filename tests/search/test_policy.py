@@ -18,6 +18,7 @@ from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
 from fedtailor.types import Arch, SearchSpace
 from tests.search.made_up import (
     NAMES,
+    SMALL,
     TASK,
     Edges,
     Layers,
@@ -30,9 +31,8 @@ from tests.search.made_up import (
     slope,
 )
 
-SMALL = [Layers(), Edges()]
 temperatures = pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-small = pytest.mark.parametrize("space", SMALL, ids=["layers", "edges"])
+small = pytest.mark.parametrize("space", SMALL.values(), ids=SMALL)
 
 
 def autograd(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
