@@ -164,3 +164,10 @@ def windowed(full: Tensor, shape: torch.Size) -> Tensor:
         spare = full.shape[dimension] - size
         full = full.narrow(dimension, spare // 2 if dimension > 1 else 0, size)
     return full
+
+
+def log_probability(space: SearchSpace, alphas: Tensor, drawn: Arch) -> Tensor:
+    """Return the logarithm of the probability of drawing these genes."""
+    parts = alphas.split(genes.option_counts(space))
+    each = [part.log_softmax(0)[gene] for part, gene in zip(parts, drawn, strict=True)]
+    return torch.stack(each).sum() if each else torch.zeros((), dtype=alphas.dtype)

@@ -28,6 +28,7 @@ from tests.search.made_up import (
     every_draw,
     generator,
     length,
+    log_probability,
     slope,
 )
 
@@ -50,7 +51,7 @@ def test_probabilities_are_those_of_a_softmax(space: SearchSpace, temperature: f
     for drawn in every_draw(space):
         product = math.prod(float(p[g]) for p, g in zip(chances, drawn, strict=True))
         assert product == pytest.approx(chance(space, alphas, drawn, temperature), rel=1e-12)
-        log = policy.log_probability(space, alphas / temperature, drawn)
+        log = log_probability(space, alphas / temperature, drawn)
         assert float(log.exp()) == pytest.approx(product, rel=1e-12)
     undecided = policy.probabilities(space, torch.zeros(length(space), dtype=torch.float64))
     assert all(p.tolist() == pytest.approx([1 / len(p)] * len(p)) for p in undecided)
@@ -64,7 +65,7 @@ def test_score_is_the_gradient_of_the_log_probability(space: SearchSpace, temper
         found = policy.score(space, alphas, drawn, temperature)
 
         def log(at: Tensor, drawn: Arch = drawn) -> Tensor:
-            return policy.log_probability(space, at / temperature, drawn)
+            return log_probability(space, at / temperature, drawn)
 
         assert torch.allclose(found, autograd(log, alphas), atol=1e-12)
         numeric = slope(lambda at: math.log(chance(space, at, drawn, temperature)), alphas)  # noqa: B023
@@ -77,7 +78,7 @@ def test_score_on_real_spaces(name: str, temperature: float):
     space = cpu(name)
     alphas = drawn_alphas(space, seed=2)
     drawn = policy.draw(space, alphas, generator(), temperature)
-    log = autograd(lambda at: policy.log_probability(space, at / temperature, drawn), alphas)
+    log = autograd(lambda at: log_probability(space, at / temperature, drawn), alphas)
     assert torch.allclose(policy.score(space, alphas, drawn, temperature), log, atol=1e-12)
 
 

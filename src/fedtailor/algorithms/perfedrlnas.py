@@ -34,7 +34,7 @@ from fedtailor.merge import Part, Rule, merge, weighed
 from fedtailor.search import policy as policies
 from fedtailor.search.describe import described
 from fedtailor.search.policy import Policies
-from fedtailor.search.reward import Played, rewards
+from fedtailor.search.reward import Past, Played, Rules, remember
 from fedtailor.supernet import cut, shapes
 from fedtailor.types import (
     Arch,
@@ -55,17 +55,6 @@ from fedtailor.types import (
 
 SHARED = -1  # the number of the policy that all clients share
 MIB = 1024**2
-
-
-@dataclass(frozen=True)
-class Past:
-    """What the server remembers of a client."""
-
-    round: int  # of its last reward
-    times: int  # rewards so far
-    reward: float  # the last one
-    usual: float  # their mean
-    accuracy: float | None  # the latest or the best, as `average` says
 
 
 @dataclass(frozen=True)
@@ -176,10 +165,10 @@ class PerFedRLNAS(Algorithm[Searching, None]):
                     yield weighed(self.merge, result.message.tensors, result.client.examples)
 
         weights = merge(state.weights, parts())
-        past = self._remember(server.round, state.past, played)
+        past = remember(server.round, state.past, played, self._rules())
         learned = state.policies
         if self.policy != "uniform" and server.round > self.warmup:
-            learned = self._learn(server.setting, state, past, played)
+            learned = self._learn(server.setting.space, state, past, played)
         return Searching(weights, learned, past)
 
     def serve(self, server: Server, state: Searching, info: ClientInfo) -> Message:
@@ -257,51 +246,27 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         which = {"personal": (client,), "shared": (SHARED,), "uniform": ()}
         return which.get(self.policy, (client, SHARED))
 
-    def _remember(self, round: int, past: dict[int, Past], played: list[Played]) -> dict[int, Past]:
-        """Enter a round: first the accuracies, then the rewards they lead to."""
-        latest = {client: one.accuracy for client, one in past.items()}
-        for one in played:
-            if not one.overflowed:
-                before = latest.get(one.client)
-                if self.average == "latest" or before is None:
-                    latest[one.client] = one.accuracy
-                else:
-                    latest[one.client] = max(one.accuracy, before)
-        known = [accuracy for accuracy in latest.values() if accuracy is not None]
-        average = sum(known) / max(len(known), 1)
-        found = dict(past)
-        graded = self.overflow == "graded"
-        each = rewards(played, average, self.lambda_time, self.lambda_memory, graded)
-        for one, reward in zip(played, each, strict=True):
-            before = past.get(one.client, Past(round, 0, 0.0, 0.0, None))
-            times = before.times + 1
-            usual = before.usual + (reward - before.usual) / times
-            found[one.client] = Past(round, times, reward, usual, latest.get(one.client))
-        return found
+    def _rules(self) -> Rules:
+        best, graded = self.average == "best", self.overflow == "graded"
+        return Rules(self.lambda_time, self.lambda_memory, best, graded)
 
     def _learn(
-        self, setting: Setting, state: Searching, past: dict[int, Past], played: list[Played]
+        self, space: SearchSpace, state: Searching, past: dict[int, Past], played: list[Played]
     ) -> Policies:
         """Let every policy climb the gradients of the clients it drew for."""
         gradients: dict[int, Tensor] = {}
         moved: dict[int, Tensor] = {}
         for one in played:
-            alphas = self.alphas(setting.space, state, one.client)
             advantage = past[one.client].reward
             if self.baseline == "own":  # as it was before this reward, which would bias it
                 before = state.past.get(one.client)
                 advantage = advantage - before.usual if before else 0.0
-            gradient = advantage * policies.score(
-                setting.space, alphas, one.genes, self.temperature
+            alphas = self.alphas(space, state, one.client)
+            gradient, there = policies.reinforce(
+                space, alphas, one.genes, advantage, self.temperature, self.entropy
             )
-            there = policies.acting(setting.space, one.genes)
-            if self.entropy:
-                gradient = gradient * there + self.entropy * policies.entropy_gradient(
-                    setting.space, alphas, self.temperature
-                )
-                there = torch.ones_like(there)
             for number in self._numbers(one.client):
-                gradients[number] = gradients.get(number, 0.0) + gradient * there
+                gradients[number] = gradients.get(number, 0.0) + gradient
                 moved[number] = moved.get(number, torch.zeros_like(there)) | there
         return policies.ascend(state.policies, gradients, moved, self.policy_rule, self.policy_lr)
 

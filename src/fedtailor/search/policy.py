@@ -89,13 +89,6 @@ def _by_probability(space: SearchSpace, alphas: Tensor, drawn: Arch) -> list[Arc
     return [genes.with_gene(drawn, gene, option) for _, gene, option in sorted(changes)]
 
 
-def log_probability(space: SearchSpace, alphas: Tensor, drawn: Arch) -> Tensor:
-    """Return the logarithm of the probability of drawing these genes."""
-    parts = alphas.split(genes.option_counts(space))
-    each = [part.log_softmax(0)[gene] for part, gene in zip(parts, drawn, strict=True)]
-    return torch.stack(each).sum() if each else torch.zeros((), dtype=alphas.dtype)
-
-
 def score(space: SearchSpace, alphas: Tensor, drawn: Arch, temperature: float = 1.0) -> Tensor:
     """Return the gradient of the genes' log probability: one-hot minus probabilities (Eq. 6, 7)."""
     found = [-p for p in probabilities(space, alphas, temperature)]
@@ -131,6 +124,26 @@ def acting(space: SearchSpace, drawn: Arch) -> Tensor:
         for gene, count in enumerate(counts)
     ]
     return torch.tensor(found, dtype=torch.bool).repeat_interleave(torch.tensor(counts).long())
+
+
+def reinforce(
+    space: SearchSpace,
+    alphas: Tensor,
+    drawn: Arch,
+    advantage: float,
+    temperature: float = 1.0,
+    entropy: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient that a reward for drawn genes gives (Eq. 5), and which alphas learn.
+
+    With a weight for the entropy all learn, since every gene has one.
+    """
+    there = acting(space, drawn)
+    gradient = advantage * score(space, alphas, drawn, temperature) * there
+    if not entropy:
+        return gradient, there
+    spread = entropy_gradient(space, alphas, temperature)
+    return gradient + entropy * spread, torch.ones_like(there)
 
 
 @dataclass(frozen=True)
