@@ -13,12 +13,12 @@ import tomli_w
 from annotated_types import Ge, Gt, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedtailor import genes, registry
+from fedtailor import cost, genes, registry
 from fedtailor.algorithm import Algorithm
 from fedtailor.data.options import DataOptions
 from fedtailor.errors import UserError
 from fedtailor.rng import numpy_rng_for
-from fedtailor.types import Arch, Budget, SearchSpace
+from fedtailor.types import Arch, Budget, SearchSpace, Task
 
 T = TypeVar("T")
 Above: TypeAlias = Annotated[float, Gt(0)]
@@ -219,6 +219,16 @@ def config_table(config: Config) -> dict[str, Any]:
 def write_config(config: Config, path: Path) -> None:
     """Write a config as TOML, every default written out."""
     path.write_text(tomli_w.dumps(config_table(config)), encoding="utf-8")
+
+
+def budgets_of(config: Config, clients: int, task: Task) -> list[Budget]:
+    """Give every client of an experiment its device."""
+    largest = 0.0
+    if isinstance(config.budget.memory_mb, Share):
+        space, how = config.space, config.algorithm
+        memory = cost.training_memory(space, space.largest(), task, how.batch, how.optimizer)
+        largest = memory / 1024**2
+    return deal_budgets(config.budget, clients, config.data.seed, largest)
 
 
 def deal_budgets(

@@ -8,7 +8,7 @@ import torch
 
 from fedtailor import codec, cost
 from fedtailor.algorithm import state_types
-from fedtailor.config import Config, Share, deal_budgets, make_config, override, read_config
+from fedtailor.config import Config, budgets_of, make_config, override, read_config
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.engines.base import Engine
@@ -73,12 +73,7 @@ def as_config(
 def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
     """Register all clients, new ones included, with their devices."""
     total = federation.clients + federation.new_clients
-    how, space = config.algorithm, config.space
-    largest = 0.0
-    if isinstance(config.budget.memory_mb, Share):
-        arch, task = space.largest(), federation.task
-        largest = cost.training_memory(space, arch, task, how.batch, how.optimizer) / 1024**2
-    budgets = deal_budgets(config.budget, total, config.data.seed, largest)
+    budgets = budgets_of(config, total, federation.task)
     sizes = (federation.bounds[:, 1] - federation.bounds[:, 0]).tolist()
     return tuple(ClientInfo(i, sizes[i], budgets[i]) for i in range(total))
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor import cost
-from fedtailor.config import Share, deal_budgets
+from fedtailor.config import budgets_of
 from fedtailor.genes import offsets
 from fedtailor.inspection import searched
 from fedtailor.runfolder import Run
@@ -19,7 +18,6 @@ from fedtailor.summary import evaluated_round
 from fedtailor.types import Task
 
 Floats = NDArray[np.float64]
-MIB = 1024**2
 
 
 @dataclass(frozen=True)
@@ -107,16 +105,18 @@ def over_rounds(run: Run, name: str) -> Band:
 def memory(run: Run) -> list[Memory]:
     """Return the clients with a memory budget, the smallest first (the paper's Fig. 4)."""
     there = deployed(run)
-    if there is None:
+    if there is None or run.config.budget.memory_mb is None:
         return []
     drawn: dict[int, list[bool]] = {}
     for _, client, _, prices in _architectures(run, "trained"):
         drawn.setdefault(client, []).append(json.loads(prices).get("memory", 0.0) > 1)
-    budgets = _budgets(run, max(there.genes) + 1)
+    dealt = run.partition()
+    task = Task(tuple(dealt["shape"].tolist()), len(dealt["classes"]))
+    budgets = budgets_of(run.config, max(there.genes) + 1, task)
     found = [
         Memory(client, budget, prices["memory_mb"], tuple(drawn.get(client, ())))
         for client, prices in there.costs.items()
-        if (budget := budgets[client]) is not None
+        if (budget := budgets[client].memory_mb) is not None
     ]
     return sorted(found, key=lambda one: (one.budget, one.client))
 
@@ -128,15 +128,3 @@ def _architectures(run: Run, role: str) -> list[tuple[int, int, str, str]]:
         return []
     sql = "SELECT round, client, arch, cost FROM architecture WHERE role = ? ORDER BY round, client"
     return run.query(sql, role)
-
-
-def _budgets(run: Run, clients: int) -> list[float | None]:
-    """Deal the memory again: shares are of what training the largest network takes."""
-    config, largest = run.config, 0.0
-    if isinstance(config.budget.memory_mb, Share):
-        dealt, how = run.partition(), config.algorithm
-        task = Task(tuple(dealt["shape"].tolist()), len(dealt["classes"]))
-        arch = config.space.largest()
-        largest = cost.training_memory(config.space, arch, task, how.batch, how.optimizer) / MIB
-    budgets = deal_budgets(config.budget, clients, config.data.seed, largest)
-    return [budget.memory_mb for budget in budgets]
