@@ -27,7 +27,7 @@ from fedtailor.types import (
     SearchSpace,
     Server,
     Tensors,
-)  # fmt: skip
+)
 
 S = TypeVar("S")
 C = TypeVar("C")

@@ -51,7 +51,7 @@ from fedtailor.types import (
     Server,
     Setting,
     Tensors,
-)  # fmt: skip
+)
 
 SHARED = -1  # the number of the policy that all clients share
 MIB = 1024**2

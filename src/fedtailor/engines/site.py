@@ -27,7 +27,7 @@ from fedtailor.types import (
     Metric,
     Reply,
     Setting,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
