@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedtailor import codec, cost, genes, learn
-from fedtailor.algorithms.perfedrlnas import MIB, PerFedRLNAS, Searching
+from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.data.federation import Federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
@@ -112,14 +112,14 @@ def test_training_is_what_it_says(site: Site):
 
 def test_a_device_without_the_memory_does_not_train(site: Site):
     least = cost.training_memory(Dense(), Dense().smallest(), site.setting.task, 16)
-    poor = with_memory(site, [0.9 * least / MIB, 1e3, None, None])
+    poor = with_memory(site, [0.9 * least / cost.MIB, 1e3, None, None])
     state, done = play(poor, first_state(poor), 1)
     reply = done[0].reply
     assert not reply.message.tensors and done[0].macs == 0
     assert reply.message.info["accuracy"] == 0.0 and reply.message.info["memory"] > 1
     assert not reply.log.metrics and reply.log.architectures[0].score == 0.0
     drawn = done[1].reply.log.architectures[0].arch
-    share = cost.training_memory(Dense(), drawn, site.setting.task, 16) / (1e3 * MIB)
+    share = cost.training_memory(Dense(), drawn, site.setting.task, 16) / (1e3 * cost.MIB)
     assert done[1].reply.message.info["memory"] == pytest.approx(share) and share < 1
     assert "memory" not in done[2].reply.message.info, "there is no limit to speak of"
     assert state.past[0].accuracy is None
@@ -136,7 +136,7 @@ def test_a_client_with_little_memory_learns_smaller_architectures(
     memory = {a: cost.training_memory(space, a, task, 16) for a in genes.enumerate_all(space)}
     limit = sorted(memory.values())[2]
     how = PerFedRLNAS(epochs=1, batch=16, lr=0.1, **options)
-    two = replace(with_memory(site, [limit / MIB, None]), algorithm=how)
+    two = replace(with_memory(site, [limit / cost.MIB, None]), algorithm=how)
 
     def expected(state: Searching, client: int, what: dict[Arch, Any]) -> float:
         alphas, draws = how.alphas(space, state, client), every_draw(space)
@@ -165,10 +165,10 @@ def test_what_is_served_fits_the_memory(name: str):
     length = sum(genes.option_counts(space))
     alphas = 3 * torch.randn(1, length, generator=generator(1), dtype=torch.float64)
     state = Searching({}, policy.Policies((0,), alphas, alphas.new_zeros(1, 3, length)))
-    sizes = [how.memory(setting, arch) / MIB for arch in (space.smallest(), space.largest())]
+    sizes = [how.memory(setting, arch) / cost.MIB for arch in (space.smallest(), space.largest())]
     limit = 0.8 * sizes[0] + 0.2 * sizes[1]
     poor = ClientInfo(0, 10, Budget(memory_mb=limit))
-    assert how.memory(setting, how.chosen(setting, state, poor)) <= limit * MIB
+    assert how.memory(setting, how.chosen(setting, state, poor)) <= limit * cost.MIB
     assert how.chosen(setting, state, ClientInfo(0, 10)) == policy.likeliest(space, alphas[0])
 
 

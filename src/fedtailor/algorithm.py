@@ -97,6 +97,11 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         Each is used before the next is asked for, so one network may serve for all.
         """
 
+    @property
+    def doing(self) -> str:
+        """Say in one word what clients do in a round, for the progress line."""
+        return "training"
+
     def warnings(self) -> tuple[str, ...]:
         """Say in sentences what about these hyper-parameters makes results hard to compare."""
         return ()

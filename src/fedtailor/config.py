@@ -111,6 +111,17 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Confi
     return make_config(override(table, overrides or {}))
 
 
+def flatten(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `data={"path": x}` as `data.path`; what is deeper is a value, as budgets' shares."""
+    found: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and "." not in key:
+            found |= {f"{key}.{inner}": one for inner, one in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
 def override(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a table with values set at dotted keys."""
     result = json.loads(json.dumps(table, default=_refuse))
@@ -227,7 +238,7 @@ def budgets_of(config: Config, clients: int, task: Task) -> list[Budget]:
     if isinstance(config.budget.memory_mb, Share):
         space, how = config.space, config.algorithm
         memory = cost.training_memory(space, space.largest(), task, how.batch, how.optimizer)
-        largest = memory / 1024**2
+        largest = memory / cost.MIB
     return deal_budgets(config.budget, clients, config.data.seed, largest)
 
 

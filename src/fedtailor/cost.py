@@ -19,6 +19,7 @@ from fedtailor.types import Arch, Budget, SearchSpace, Task
 
 State = tuple[tuple[int, ...], ...]  # the shapes of what flows from piece to piece
 FLOAT = 4  # bytes
+MIB = 1024**2  # what budgets call a megabyte
 
 
 def parameters(space: SearchSpace, arch: Arch, task: Task) -> int:

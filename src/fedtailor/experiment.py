@@ -8,7 +8,7 @@ import torch
 
 from fedtailor import codec, cost
 from fedtailor.algorithm import state_types
-from fedtailor.config import Config, budgets_of, make_config, override, read_config
+from fedtailor.config import Config, budgets_of, flatten, make_config, override, read_config
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.engines.base import Engine
@@ -60,7 +60,7 @@ def as_config(
     config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
 ) -> Config:
     """Make a Config of whatever describes one."""
-    flat = _flatten(overrides)
+    flat = flatten(overrides)
     if isinstance(config, str | Path):
         return read_config(Path(config), flat)
     if isinstance(config, Config):
@@ -182,13 +182,3 @@ def _site(config: Config, federation: Federation, folder: Run) -> Site:
         folder.path / "clients" if config.save_models else None,
         device_of(config),
     )
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

@@ -127,8 +127,7 @@ def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
         sent = messages[ticket.client].nbytes
         page.messages.append((page.round, ticket.client, "down", sent))
         loop.progress.bytes += sent
-    doing = "searching" if getattr(loop.algorithm, "frozen", False) else "training"
-    outcomes = _each(loop, doing, tickets, messages)
+    outcomes = _each(loop, loop.algorithm.doing, tickets, messages)
     results = _results(loop, page, outcomes, messages, versions)
     first = next(results, None)
     if first is None:  # nobody answered: nothing to take in

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedtailor import experiment
-from fedtailor.config import Config, config_table, make_config, override
+from fedtailor.config import Config, config_table, flatten, make_config, override
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.errors import UserError
@@ -47,7 +47,7 @@ def onboard(
         progress: an object to follow the work by, from another thread.
         overrides: values that replace the run's: `rounds=10, data={"path": "mine.npz"}`.
     """
-    old, given = Run(path), _dotted(overrides)
+    old, given = Run(path), flatten(overrides)
     target = Path(out) if out is not None else default_path(path)
     known = _form(old) if _is_other(given) else None
     with tempfile.TemporaryDirectory() as folder:
@@ -71,17 +71,6 @@ def default_path(path: str | Path) -> Path:
     number, found = 2, Path(path) / "onboard"
     while (found / "run.db").exists():
         found, number = Path(path) / f"onboard-{number}", number + 1
-    return found
-
-
-def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data={"path": x}` as `data.path`."""
-    found: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if isinstance(value, Mapping) and "." not in key:
-            found |= {f"{key}.{inner}": one for inner, one in value.items()}
-        else:
-            found[key] = value
     return found
 
 

@@ -17,7 +17,6 @@ from fedtailor.errors import UserError
 from fedtailor.experiment import check_config, clients_of, device_of, setting_of, taking_part
 from fedtailor.types import Arch, ClientInfo, Message, Server, Task
 
-MIB = 1024**2
 TRIED = 32  # validation and test images of the rehearsal
 DRAWN = 20  # networks of a search, to know what one of them costs on average
 
@@ -57,8 +56,8 @@ def _prices(
     return {
         "parameters": cost.parameters(space, arch, task),
         "forward_macs": cost.forward_macs(space, arch, task),
-        "training_memory_mb": round(memory / MIB, 1),
-        "over_memory_budget": [c for c, mb in budgets.items() if mb and mb * MIB < memory],
+        "training_memory_mb": round(memory / cost.MIB, 1),
+        "over_memory_budget": [c for c, mb in budgets.items() if mb and mb * cost.MIB < memory],
     }
 
 

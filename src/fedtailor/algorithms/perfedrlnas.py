@@ -54,7 +54,6 @@ from fedtailor.types import (
 )
 
 SHARED = -1  # the number of the policy that all clients share
-MIB = 1024**2
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,11 @@ class PerFedRLNAS(Algorithm[Searching, None]):
     )
     frozen: bool = False  # weights stand still, clients only test: how new clients are searched for
 
+    @property
+    def doing(self) -> str:
+        """Say what clients do in a round."""
+        return "searching" if self.frozen else super().doing
+
     def warnings(self) -> tuple[str, ...]:
         """Say what makes results not comparable."""
         if self.accuracy == "val":
@@ -132,7 +136,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         arch = setting.space.repair(tuple(msg.info["genes"]))
         told: dict[str, Json] = {}
         if client.info.budget.memory_mb is not None:
-            told["memory"] = self.memory(setting, arch) / (client.info.budget.memory_mb * MIB)
+            told["memory"] = self.memory(setting, arch) / (client.info.budget.memory_mb * cost.MIB)
             if told["memory"] > 1:
                 log = Log(architectures=(Found(arch, 0.0, {"memory": told["memory"]}),))
                 return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
@@ -195,7 +199,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         alphas = self.alphas(setting.space, state, info.id)
         if info.budget.memory_mb is None:
             return policies.likeliest(setting.space, alphas)
-        limit = info.budget.memory_mb * MIB
+        limit = info.budget.memory_mb * cost.MIB
         return policies.likeliest_within(
             setting.space, alphas, lambda arch: self.memory(setting, arch), limit
         )

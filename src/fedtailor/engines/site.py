@@ -121,7 +121,7 @@ def _deployed(site: Site, arch: Arch, score: float) -> Found:
     prices = {
         "parameters": float(cost.parameters(space, arch, task)),
         "macs": float(cost.forward_macs(space, arch, task)),
-        "memory_mb": memory / 1024**2,
+        "memory_mb": memory / cost.MIB,
     }
     return Found(arch, score, prices, "deployed")
 
