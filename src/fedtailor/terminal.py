@@ -134,8 +134,8 @@ def _trained_lines(one: dict[str, Any]) -> list[str]:
     if found:
         missing = f"{len(found['per_client'])} of {found['of']}"
         lines.append(
-            f"trained         {percent(found)}, the subnet last drawn for a client after it "
-            f"trained it ({missing} clients)"
+            f"trained         {percent(found)}, the subnet last drawn for a client after its "
+            f"round ({missing} clients)"
         )
     if reach:
         label = f"to {reach['accuracy']:.1%}"
