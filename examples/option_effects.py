@@ -47,9 +47,7 @@ def main() -> None:
         print(f"{name:24} {effect:+6.2f} ± {1.96 * error:.2f}")
     plays = len(scores) / len(np.unique(clients))
     largest = float(np.abs(found[: len(named)]).max())
-    print(
-        f"{len(scores)} rounds of clients, {plays:.0f} of each; {len(genes.option_counts(space))} choices"
-    )
+    print(f"{len(scores)} accuracies, {plays:.0f} of each client; {len(space.choices)} choices")
     print(f"noise of one accuracy {noise:.1f} points; largest effect {largest:.1f} points")
     # two means of half the rounds each differ by 1.96 errors at noise * 2 / sqrt(rounds)
     print(f"rounds to tell an effect of 1 point at 95 %: {(1.96 * 2 * noise) ** 2:.0f}")
