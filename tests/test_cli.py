@@ -171,11 +171,22 @@ def test_cp_plan_and_what_it_promises(tmp_path: Path):
     assert "48,730 parameters" in text
 
 
+def in_the_foreground(command: list[str]) -> subprocess.Popen[str]:
+    """Start a command that hears Ctrl-C, also where the tests run in a shell's background."""
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
 def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tmp_path: Path):
     path = tmp_path / "run"
     words = ["rounds=60", "algorithm.name=ditto", "algorithm.lr=0.01", "engine.workers=2"]
     command = [*COMMAND, "run", str(config), *words, "--out", str(path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = in_the_foreground(command)
     while process.poll() is None and not list(path.glob("state/server-round-00000[2-9]*")):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
@@ -193,9 +204,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tm
 def test_ctrl_c_while_starting_is_a_sentence_too(config: Path, tmp_path: Path):
     command = [*COMMAND, "run", str(config), "engine.workers=2", "--out", str(tmp_path / "run")]
     for delay in (0.8, 1.6, 2.4):
-        process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        process = in_the_foreground(command)
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)

@@ -1,8 +1,10 @@
 """The command line: verbs, each a few lines. What is slow to import is imported by the verb."""
 
 import json
+import signal
 import sqlite3
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -227,6 +229,7 @@ def report(
 
 def main(words: list[str] | None = None) -> None:
     """Run the command line; whatever the user can mend is one sentence and exit code 2."""
+    interrupts = _heard_interrupts()
     try:
         app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -240,6 +243,25 @@ def main(words: list[str] | None = None) -> None:
         _fail(f"{error}; nothing that was committed is lost", 2)
     except KeyboardInterrupt:
         _fail("stopped", 130)
+    except Exception:
+        if not interrupts:
+            raise
+        # some libraries, while they are imported, swallow an interrupt and then break on it
+        _fail("stopped", 130)
+
+
+def _heard_interrupts() -> list[int]:
+    """Return a list that Ctrl-C will be entered in, beside what it does by default."""
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        heard.append(number)
+        signal.default_int_handler(number, frame)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    return heard
 
 
 def _execute(work: Any, path: Path, as_json: bool) -> None:
