@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from fedtailor import terminal
 from fedtailor.cli import main
 from fedtailor.config import make_config, write_config
 from fedtailor.experiment import run as run_experiment
+from fedtailor.loop import Progress
 from fedtailor.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
@@ -235,6 +237,12 @@ def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
     text = shown.decode()
     for part in ("round ", "accuracy ", "worst 10% ", " MB", " s/round", " left"):
         assert part in text
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.5, "0.25 s"), (13.0, "6.5 s"), (280.0, "140 s")])
+def test_the_pace_is_told_in_plain_numbers(seconds: float, shown: str):
+    progress = Progress(10, round=3, seconds=seconds, rounds_done=2)
+    assert f"{shown}/round" in terminal.line(progress)
 
 
 def test_demo_ends_with_a_table_and_the_folders(tmp_path: Path):

@@ -36,7 +36,8 @@ def line(progress: Progress) -> str:
     if progress.rounds_done:
         pace = progress.seconds / progress.rounds_done
         left = progress.rounds - progress.rounds_done - progress.started_at
-        parts.append(f"{pace:.2g} s/round, {duration(pace * max(left, 0))} left")
+        short = f"{pace:.2g}" if pace < 10 else f"{pace:.0f}"
+        parts.append(f"{short} s/round, {duration(pace * max(left, 0))} left")
     return " · ".join(parts)
 
 
