@@ -24,6 +24,22 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Token:
+    """One of the sequence as which generators see an architecture: some genes, taken together.
+
+    With a `depth` the token is there only where that gene is at least that option, else it is
+    absent. No token writes such a gene: which of its tokens are absent says what it is.
+    """
+
+    name: str
+    genes: tuple[int, ...]  # indices of choices
+    stage: int = 0
+    place: int = 0  # within its stage or cell
+    after: tuple[int, ...] = ()  # indices of the tokens whose output it reads
+    depth: tuple[int, int] | None = None  # gene and option
+
+
+@dataclass(frozen=True)
 class Task:
     """What a network must do: images of `shape` (channels, height, width) into `classes`."""
 
@@ -45,6 +61,14 @@ class SearchSpace(ABC):
     def choices(self) -> tuple[Choice, ...]:
         """The decisions, in the order of an Arch."""
         return ()
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The sequence as which generators see an architecture; by default a token per choice."""
+        return tuple(
+            Token(choice.name, (gene,), 0, gene, (gene - 1,) if gene else ())
+            for gene, choice in enumerate(self.choices)
+        )
 
     @abstractmethod
     def build(self, arch: Arch, task: Task) -> nn.Module:

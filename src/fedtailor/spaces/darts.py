@@ -25,7 +25,7 @@ from fedtailor.spaces._darts import (
     Cells,
     Operations,
 )
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.types import Arch, Choice, Task, Token
 
 CONVOLUTIONS = ("dil_conv_3x3", "dil_conv_5x5", "sep_conv_3x3", "sep_conv_5x5")
 RANKS = {  # from cheap to dear, by stride: a strided skip connection is a convolution
@@ -58,6 +58,11 @@ class DARTS(ChainSpace):
         A relaxed option is a bit mask: bit i says whether operation i of the edge is alive.
         """
         return _choices(self.operations, self.form)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """One per edge, which reads the edges into its source; relaxed, all in a row."""
+        return super().tokens if self.form == "relaxed" else _tokens(self.choices)
 
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
         """List stem, cells and head."""
@@ -161,6 +166,22 @@ def _choices(operations: str, form: str) -> tuple[Choice, ...]:
         )
         for edge in _edges(operations, form)
     )
+
+
+def _tokens(choices: tuple[Choice, ...]) -> tuple[Token, ...]:
+    """Return the line graph of the cells; the reduction cell reads the normal cell's last node."""
+    found: list[Token] = []
+    for stage in range(len(_darts.KINDS)):
+        first = len(found)
+        into = {
+            node + 2: [first + edge for edge in NODE_EDGES[node]] for node in range(_darts.NODES)
+        }
+        inputs = range(first - len(NODE_EDGES[-1]), first) if stage else ()
+        for place, (source, _) in enumerate(EDGES):
+            gene = len(found)
+            after = tuple(into.get(source, inputs))
+            found.append(Token(choices[gene].name, (gene,), stage, place, after))
+    return tuple(found)
 
 
 def _decoded(gene: int, offered: Operations, form: str) -> Operations:

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.types import Arch, Choice, Task, Token
 
 # channels, stride, activation, squeeze and excite
 STAGES = (
@@ -48,6 +48,13 @@ class MobileNetV3(ChainSpace):
     def choices(self) -> tuple[Choice, ...]:
         """Per stage its depth, four kernels and four expansions."""
         return tuple(choice for stage in range(1, 6) for choice in _choices(stage))
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The 20 layers in a row, each a kernel and an expansion, or absent."""
+        return tuple(
+            _token(stage, layer) for stage in range(len(STAGES)) for layer in range(LAYERS)
+        )
 
     def repair(self, arch: Arch) -> Arch:
         """Set the genes of absent layers to 0."""
@@ -101,3 +108,17 @@ def _choices(stage: int) -> list[Choice]:
         *(Choice(f"stage {stage} layer {layer} kernel", KERNELS) for layer in layers),
         *(Choice(f"stage {stage} layer {layer} expansion", EXPANSIONS) for layer in layers),
     ]
+
+
+def _token(stage: int, layer: int) -> Token:
+    depth, number = GENES * stage, LAYERS * stage + layer
+    genes = (depth + 1 + layer, depth + 1 + LAYERS + layer)
+    needed = layer + 1 - min(DEPTHS)  # the first depth that has this layer, as an option
+    return Token(
+        f"stage {stage + 1} layer {layer + 1}",
+        genes,
+        stage,
+        layer,
+        after=(number - 1,) if number else (),
+        depth=(depth, needed) if needed > 0 else None,
+    )

@@ -13,7 +13,8 @@ from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.spaces._tokens import by_stage
+from fedtailor.types import Arch, Choice, Task, Token
 
 # widths, depths, expansions, stride, squeeze and excite
 STAGES = (
@@ -51,6 +52,11 @@ class MobileNetV3Plato(ChainSpace):
             *(Choice(f"mb{n} kernel", KERNELS) for n in NUMBERS),
             *(Choice(f"mb{n} expansion", STAGES[n - 1][2]) for n in NUMBERS[1:]),
         )
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """One per choice, stage by stage."""
+        return by_stage(self.choices, {f"mb{n}": n - 1 for n in NUMBERS})
 
     def cover(self) -> tuple[Arch, ...]:
         """Widen every second stage, then the others: so that widths differ at every block."""

@@ -19,7 +19,8 @@ from annotated_types import Ge, Gt, Interval
 from fedtailor.chain import ChainSpace, Piece
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.spaces._nasvit import Transformer
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.spaces._tokens import by_stage
+from fedtailor.types import Arch, Choice, Task, Token
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ class NASViT(ChainSpace):
     def choices(self) -> tuple[Choice, ...]:
         """In the order of a forward pass; what has one option is no choice."""
         return tuple(gene for gene in self._genes() if len(gene.options) > 1)
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """One per choice; the stem is the first stage, as is the resolution, the head the last."""
+        stages = {name: number for number, name in enumerate(("stem", *STAGES, "head"))}
+        return by_stage(self.choices, {"resolution": 0, **stages})
 
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
         """List the stem, the blocks of the stages, the last convolution and the head."""

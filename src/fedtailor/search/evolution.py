@@ -1,0 +1,141 @@
+"""Evolution: the papers' baseline for finding better architectures of a population.
+
+Parents win tournaments; a child has each gene from either of two, and is then mutated.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Interval
+
+from fedtailor import genes
+from fedtailor.types import Arch, SearchSpace
+
+TRIES = 20  # per architecture, before chance is given up
+
+
+@dataclass(frozen=True)
+class Population:
+    """Architectures, oldest first, and what each scored; more is better."""
+
+    archs: tuple[Arch, ...] = ()
+    scores: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.archs) != len(self.scores) or any(math.isnan(s) for s in self.scores):
+            raise ValueError("every architecture of a population needs a score that is a number")
+
+    def __len__(self) -> int:
+        return len(self.archs)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How children are made."""
+
+    crossover: Annotated[float, Interval(ge=0, le=1)] = 0.9  # the chance of having two parents
+    mutation: Annotated[float, Interval(ge=0, le=1)] = 0.9  # the chance of being mutated
+    gene: Annotated[float, Interval(ge=0, le=1)] | None = (
+        None  # the chance of each gene to change then; none: one does, on average
+    )
+    tournament: Annotated[int, Ge(1)] = 2  # how many compete to be a parent
+
+
+USUAL = Rates()
+
+
+def offspring(
+    space: SearchSpace,
+    population: Population,
+    number: int,
+    rng: torch.Generator,
+    rates: Rates = USUAL,
+) -> list[Arch]:
+    """Return children of a population, none of which it knows and no two of which are equal.
+
+    Where there are no more such, strangers and at last repeats make up the number (`distinct`).
+    Without a population all are drawn at random.
+    """
+    return distinct(
+        space, lambda: _child(space, population, rng, rates), number, population.archs, rng
+    )
+
+
+def tournament(population: Population, size: int, rng: torch.Generator) -> Arch:
+    """Return the best of some that are drawn with replacement; of equals the first drawn."""
+    drawn = torch.randint(len(population), (size,), generator=rng).tolist()
+    return population.archs[max(drawn, key=population.scores.__getitem__)]
+
+
+def survivors(population: Population, number: int) -> Population:
+    """Return the best, oldest first as before; of equal scores the younger ones stay.
+
+    On a plateau, which accuracies on few images often are, the search moves on. An architecture
+    that was scored again is as old as it was, and has its newest score.
+    """
+    newest = dict(zip(population.archs, population.scores, strict=True))
+    archs, scores = list(newest), list(newest.values())
+    best = sorted(range(len(archs)), key=lambda at: (scores[at], at), reverse=True)[:number]
+    best.sort()
+    return Population(tuple(archs[at] for at in best), tuple(scores[at] for at in best))
+
+
+def distinct(
+    space: SearchSpace,
+    draw: Callable[[], Arch],
+    number: int,
+    known: Iterable[Arch],
+    rng: torch.Generator,
+) -> list[Arch]:
+    """Draw architectures that differ from those known and from each other.
+
+    Where that finds no more, they are drawn from the whole space, and where chance finds no more,
+    what is left of a small space is taken. Only then are there repeats, last in the list: the
+    number asked for is always returned.
+    """
+    seen, found = set(known), []
+    for source in (draw, partial(genes.sample, space, rng)):
+        for _ in range(TRIES * (number - len(found))):
+            if len(found) == number:
+                return found
+            arch = source()
+            if arch not in seen:
+                seen.add(arch)
+                found.append(arch)
+    if len(found) < number and genes.combinations(space) <= genes.MOST:
+        left = [arch for arch in genes.enumerate_all(space) if arch not in seen]
+        order = torch.randperm(len(left), generator=rng).tolist()
+        found += [left[at] for at in order[: number - len(found)]]
+    return found + [draw() for _ in range(number - len(found))]
+
+
+def _child(space: SearchSpace, population: Population, rng: torch.Generator, rates: Rates) -> Arch:
+    if not len(population):
+        return genes.sample(space, rng)
+    crossed, mutated = torch.rand(2, generator=rng, dtype=torch.float64).tolist()
+    child = _loose(space, tournament(population, rates.tournament, rng), rng)
+    if crossed < rates.crossover:
+        other = _loose(space, tournament(population, rates.tournament, rng), rng)
+        child = genes.crossover(space, child, other, rng)
+    if mutated < rates.mutation:
+        return genes.mutate(space, child, rng, rates.gene)
+    return space.repair(child)
+
+
+def _loose(space: SearchSpace, arch: Arch, rng: torch.Generator) -> Arch:
+    """Draw the genes that make no difference, such as those of absent layers.
+
+    A layer that a child has and a parent had not would else be of the first options, and layers
+    would shrink from generation to generation, whatever the scores.
+    """
+    counts = torch.tensor(genes.option_counts(space), dtype=torch.float64)
+    drawn = (torch.rand(len(counts), generator=rng, dtype=torch.float64) * counts).long().tolist()
+    loose = tuple(
+        option if space.repair(genes.with_gene(arch, gene, option)) == arch else arch[gene]
+        for gene, option in enumerate(drawn)
+    )
+    return loose if space.repair(loose) == arch else arch

@@ -1,0 +1,71 @@
+"""Proposers: where the next architectures to try come from, one interface for all searches.
+
+The generator's proposer has its place here too: a frozen dataclass with the fields of a generator
+file and a client's data embedding, entered in PROPOSERS as `diffusion`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from fedtailor import genes
+from fedtailor.errors import UserError
+from fedtailor.registry import nearest
+from fedtailor.search.evolution import Population, Rates, distinct, offspring
+from fedtailor.search.surrogate import Surrogate
+from fedtailor.types import Arch, SearchSpace
+
+
+class Proposer(Protocol):
+    """Finds architectures to try beside those of a population."""
+
+    def propose(
+        self, space: SearchSpace, population: Population, number: int, rng: torch.Generator
+    ) -> list[Arch]:
+        """Return `number` legal architectures: as far as there are, new and distinct ones."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomProposer:
+    """Draws from the whole space, whatever the scores."""
+
+    def propose(
+        self, space: SearchSpace, population: Population, number: int, rng: torch.Generator
+    ) -> list[Arch]:
+        """Draw architectures, every option as likely as the others of its gene."""
+        return distinct(space, lambda: genes.sample(space, rng), number, population.archs, rng)
+
+
+@dataclass(frozen=True)
+class EvolutionProposer(Rates):
+    """Crosses and mutates the better ones of the population."""
+
+    def propose(
+        self, space: SearchSpace, population: Population, number: int, rng: torch.Generator
+    ) -> list[Arch]:
+        """Return children of the population."""
+        return offspring(space, population, number, rng, self)
+
+
+PROPOSERS: dict[str, type[Proposer]] = {"random": RandomProposer, "evolution": EvolutionProposer}
+
+
+def proposer(name: str, **options: Any) -> Proposer:
+    """Return the proposer of a name, with its fields as options."""
+    if name not in PROPOSERS:
+        near = nearest(name, list(PROPOSERS))
+        raise UserError(f"algorithm.proposer: no proposer is called {name!r}{near}")
+    return PROPOSERS[name](**options)
+
+
+def choose(surrogate: Surrogate, candidates: Sequence[Arch], number: int) -> list[Arch]:
+    """Return the distinct candidates of the highest predictions, best first; of equals the earlier.
+
+    They are fewer where there are no more.
+    """
+    archs = list(dict.fromkeys(candidates))
+    best = (-surrogate.predict(archs)).argsort(kind="stable")[:number]
+    return [archs[at] for at in best.tolist()]
