@@ -1,0 +1,247 @@
+"""Pre-training of a generator for a search space: four stages, each resumed where it was stopped.
+
+PerFedSDE-NAS, section 3.2 and supplement C and D: (a) a supernet is trained, or its weights are
+given; (b) architectures are evaluated with its weights, on many sub-tasks at once; (c) the score
+network learns which architectures there are; (d) the predictor learns how good they are on which
+data. The default differs from the paper: fewer architectures and smaller networks, sub-tasks in
+place of the one data set, and a predictor that ranks within a task.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedtailor import genes
+from fedtailor.errors import UserError
+from fedtailor.initial import initial_supernet, read_weights
+from fedtailor.pretrain import predictor as predicting
+from fedtailor.pretrain.predictor import Lessons
+from fedtailor.pretrain.quality import generation_quality
+from fedtailor.pretrain.settings import DEFAULT, Pretraining
+from fedtailor.pretrain.supernet import train_supernet
+from fedtailor.pretrain.table import Table, accuracy_table
+from fedtailor.pretrain.tasks import SubTask, draw_tasks, hold_out
+from fedtailor.pretrain.training import train
+from fedtailor.rng import numpy_rng_for, rng_for
+from fedtailor.search.encoder import Encoder, Features, encoded
+from fedtailor.search.evolution import distinct
+from fedtailor.search.generator import Generator, Sampling
+from fedtailor.search.predictor import Predictor
+from fedtailor.search.score import ScoreNetwork, initialise
+from fedtailor.search.sde import VE
+from fedtailor.search.tokens import encode, encoding
+from fedtailor.supernet import Store, full_shapes
+from fedtailor.types import Arch, Examples, Json, SearchSpace, Setting, Task
+
+Progress: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a generator is made for, from what, and how."""
+
+    space: SearchSpace
+    task: Task
+    examples: Examples  # all there are
+    encoder: Encoder
+    how: Pretraining = DEFAULT
+
+
+@dataclass(frozen=True, eq=False)
+class _Desk:
+    """A subject with its images divided, and where and by whom it is worked on."""
+
+    subject: Subject
+    learned: Examples
+    judged: Examples  # held out
+    folder: Path
+    workers: int
+    progress: Progress
+
+    def follow(self, stage: str) -> Callable[[int, int], None]:
+        return partial(self.progress, stage)
+
+    def rng(self, purpose: str) -> torch.Generator:
+        return rng_for(self.subject.how.seed, purpose)
+
+
+def pretrain(
+    subject: Subject,
+    folder: Path,
+    weights: Path | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Generator:
+    """Make a generator, or go on where a folder ends; what it is worth is in its `about`.
+
+    Args:
+        subject: the space, the data, the encoder and the settings.
+        folder: where stages leave what they have; the same call goes on from it.
+        weights: a supernet's weights (safetensors), instead of training one.
+        workers: processes that share the supernet's work.
+        progress: told the stage and how far it is.
+    """
+    how = subject.how
+    divided = hold_out(subject.examples, how.images, numpy_rng_for(how.seed, "held out"))
+    desk = _Desk(subject, *divided, folder, workers, progress or (lambda stage, done, of: None))
+    store = _supernet(desk, weights)
+    tasks = _tasks(desk)
+    table = _table(desk, store, _strangers(desk, how.archs, "architectures"), tasks, "table")
+    score = _score(desk)
+    features = _features(desk, tasks)
+    lessons = _lessons(desk, score, table, features)
+    made = Generator(subject.space, score, _predictor(desk, lessons))
+    about = _judged(desk, made, lessons, table) | _gains(desk, made, store, table, features)
+    return dataclasses.replace(made, about=about)
+
+
+def _supernet(desk: _Desk, weights: Path | None) -> Store:
+    subject = desk.subject
+    if weights is not None:
+        return _given(subject, weights)
+    return train_supernet(
+        subject.space,
+        subject.task,
+        desk.learned,
+        subject.how.supernet,
+        desk.folder / "supernet.safetensors",
+        desk.follow("supernet"),
+        desk.workers,
+    )
+
+
+def _given(subject: Subject, weights: Path) -> Store:
+    """Read a supernet; one of other classes would have a head of chance."""
+    saved, wanted = read_weights(weights), full_shapes(subject.space, subject.task)
+    for name in (name for name in wanted if name.startswith("head.")):
+        if name not in saved or tuple(saved[name].shape) != wanted[name]:
+            raise UserError(
+                f"weights: {weights} is of another space, or was trained on other classes than the "
+                f"{subject.task.classes} of the data ({name} does not fit)"
+            )
+    setting = Setting(subject.task, subject.space, 0, subject.how.seed, init=str(weights))
+    return Store(subject.space, subject.task, initial_supernet(setting))
+
+
+def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
+    how = desk.subject.how
+    labels = [each.labels[each.index] for each in (desk.judged, desk.learned)]
+    return draw_tasks(*labels, how.tasks, numpy_rng_for(how.seed, "tasks"), how.draw)
+
+
+def _strangers(desk: _Desk, number: int, purpose: str) -> list[Arch]:
+    """Draw distinct architectures."""
+    space, rng = desk.subject.space, desk.rng(purpose)
+    return distinct(space, lambda: genes.sample(space, rng), number, (), rng)
+
+
+def _table(
+    desk: _Desk, store: Store, archs: Sequence[Arch], tasks: Sequence[SubTask], name: str
+) -> Table:
+    few = desk.subject.how.calibration
+    calibration = None
+    if few:
+        order = torch.randperm(len(desk.learned), generator=desk.rng("calibration"))[:few]
+        calibration = dataclasses.replace(desk.learned, index=desk.learned.index[order])
+    folder, told = desk.folder / name, desk.follow(name)
+    return accuracy_table(store, archs, desk.judged, tasks, calibration, desk.workers, folder, told)
+
+
+def _score(desk: _Desk) -> ScoreNetwork:
+    how, space = desk.subject.how, desk.subject.space
+    known = genes.sample_many(space, how.score_archs, desk.rng("score architectures"))
+    values = encode(space, known)
+    network = ScoreNetwork(encoding(space), VE(), how.score)
+    initialise(network, desk.rng("score weights"))
+    network.centre(values)
+
+    def loss(step: int, rng: torch.Generator) -> Tensor:
+        del step
+        rows = torch.randint(len(values), (how.score_training.batch,), generator=rng)
+        return network.loss(values[rows], rng)
+
+    path = desk.folder / "score.safetensors"
+    return train(network, loss, how.score_training, how.seed, path, progress=desk.follow("score"))
+
+
+def _features(desk: _Desk, tasks: Sequence[SubTask]) -> list[Features]:
+    """Encode the tasks' own images, each once."""
+    examples, rows = desk.learned, torch.cat([task.support for task in tasks]).unique()
+    few = dataclasses.replace(examples, index=examples.index[rows])
+    values = encoded(desk.subject.encoder, few)
+    at = torch.zeros(len(examples), dtype=torch.int64)
+    at[rows] = torch.arange(len(rows))
+    labels = examples.labels[examples.index]
+    return [Features(values[at[task.support]], labels[task.support]) for task in tasks]
+
+
+def _lessons(
+    desk: _Desk, score: ScoreNetwork, table: Table, features: Sequence[Features]
+) -> Lessons:
+    every = desk.subject.how.kept
+    kept = (max(1, len(table.tasks) // every), max(1, len(table.archs) // every))
+    return predicting.lessons(desk.subject.space, score, table, features, *kept)
+
+
+def _predictor(desk: _Desk, lessons: Lessons) -> Predictor:
+    how, space = desk.subject.how, desk.subject.space
+    network = Predictor(encoding(space), VE(), lessons.values.shape[3], how.predictor)
+    initialise(network, desk.rng("predictor weights"))
+    network.shares.copy_(lessons.shares)
+    loss = predicting.loss_of(network, lessons, how.predictor_training, how.per_task, how.over)
+    path = desk.folder / "predictor.safetensors"
+    follow = desk.follow("predictor")
+    return train(network, loss, how.predictor_training, how.seed, path, progress=follow)
+
+
+def _judged(desk: _Desk, made: Generator, lessons: Lessons, table: Table) -> dict[str, Json]:
+    """Say how good each stage's result is."""
+    how, space = desk.subject.how, desk.subject.space
+    known = genes.sample_many(space, how.score_archs, desk.rng("score architectures"))
+    others = genes.sample_many(space, 20 * how.drawn, desk.rng("reference"))
+    found: dict[str, Json] = {
+        "supernet": {
+            "classes": desk.subject.task.classes,
+            "lowest": float(table.plain.min()),
+            "mean": float(table.plain.mean()),
+            "highest": float(table.plain.max()),
+        }
+    }
+    embedding = made.predictor.embed(lessons.values[-1:], lessons.present[-1:])[0].detach()
+    for name, strength in (("unguided", 0.0), ("guided", how.sampling.strength)):
+        sampling = dataclasses.replace(how.sampling, strength=strength)
+        x = made.tables(how.drawn, desk.rng(name), embedding, sampling)
+        found[name] = generation_quality(space, x, known, others)
+    found["kendall_tau"] = predicting.ranking(made.predictor, lessons, desk.rng("ranking"))
+    return found
+
+
+def _gains(
+    desk: _Desk, made: Generator, store: Store, table: Table, features: Sequence[Features]
+) -> dict[str, Json]:
+    """Test what is generated for some tasks that the predictor does not know, on those tasks."""
+    how, found = desk.subject.how, []
+    for number in range(len(table.tasks) - how.clients, len(table.tasks)):
+        rng, embedding = desk.rng(f"client {number}"), made.embed(features[number])
+        groups = {
+            "guided": made.architectures(how.per_client, rng, embedding, how.sampling),
+            "for another": made.architectures(
+                how.per_client, rng, made.embed(features[number - how.clients]), how.sampling
+            ),
+            "unguided": made.architectures(how.per_client, rng, None, Sampling(strength=0.0)),
+        }
+        archs = list(dict.fromkeys(arch for group in groups.values() for arch in group))
+        tested = _table(desk, store, archs, [table.tasks[number]], f"client-{number}")
+        scored = dict(zip(archs, tested.accuracy[:, 0].tolist(), strict=True))
+        found.append(
+            {name: sum(scored[a] for a in group) / len(group) for name, group in groups.items()}
+        )
+    if not found:
+        return {}
+    return {"accuracy": {name: [one[name] for one in found] for name in found[0]}}

@@ -1,0 +1,107 @@
+"""Training of the predictor on a table of accuracies, and how well it ranks.
+
+A batch has some tasks and some architectures of each. Targets are accuracies with mean 0 and
+deviation 1 within a task: guidance asks which architecture is better on these data, and over all
+tasks the accuracy tells mostly how hard a task is (the paper's way, `over="all"`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedtailor.pretrain.table import Table
+from fedtailor.pretrain.training import Loss, Training
+from fedtailor.search.encoder import Features
+from fedtailor.search.predictor import Predictor, grouped, kendall_within, standardised
+from fedtailor.search.score import ScoreNetwork
+from fedtailor.search.sde import EPSILON
+from fedtailor.search.tokens import one_hot
+from fedtailor.types import SearchSpace
+
+TIMES = {"clean": EPSILON, "half": 0.5, "noisy": 0.75}  # at which a predictor is judged
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """What a predictor learns from; the last tasks and architectures are kept to judge it."""
+
+    tables: Tensor  # (architectures, tokens, values): clean, as they are diffused
+    accuracy: Tensor  # (tasks, architectures)
+    values: Tensor  # (tasks, classes, images, features)
+    present: Tensor  # (tasks, classes, images)
+    shares: Tensor  # of the tokens' values, which centred the tables
+    tasks: int  # that are learned from
+    archs: int
+
+
+def lessons(
+    space: SearchSpace,
+    score: ScoreNetwork,
+    table: Table,
+    features: Sequence[Features],
+    kept_tasks: int,
+    kept_archs: int,
+) -> Lessons:
+    """Lay out a table, and the features of every task's images."""
+    tables = score.to_diffused(one_hot(space, table.archs))
+    tasks, archs = len(table.tasks) - kept_tasks, len(table.archs) - kept_archs
+    truth = table.accuracy.T.contiguous()
+    return Lessons(tables, truth, *grouped(features), score.shares, tasks, archs)
+
+
+def loss_of(
+    predictor: Predictor,
+    found: Lessons,
+    training: Training,
+    per_task: int,
+    over: Literal["task", "all"],
+) -> Loss:
+    """Return the loss of a step: some tasks, and some architectures of each."""
+    targets = standardised(found.accuracy[: found.tasks, : found.archs], over)
+    number = max(1, training.batch // per_task)
+
+    def loss(step: int, rng: torch.Generator) -> Tensor:
+        del step
+        tasks = torch.randint(found.tasks, (number,), generator=rng)
+        archs = torch.randint(found.archs, (number, per_task), generator=rng)
+        embeddings = predictor.embed(found.values[tasks], found.present[tasks])
+        t = EPSILON + (1 - EPSILON) * torch.rand(archs.numel(), generator=rng)
+        return predictor.loss(
+            found.tables[archs.flatten()],
+            t,
+            targets[tasks[:, None], archs].flatten(),
+            embeddings.repeat_interleave(per_task, 0),
+            rng,
+        )
+
+    return loss
+
+
+@torch.no_grad()
+def ranking(predictor: Predictor, found: Lessons, seed: torch.Generator) -> dict[str, float]:
+    """Return Kendall's tau within tasks, of tasks and architectures that were not learned from.
+
+    `own`: with the task's own data, at three levels of noise; `other`: with those of another task;
+    `none`: without; `seen`: on tasks that were learned from.
+    """
+    tables, truth = found.tables[found.archs :], found.accuracy[found.tasks :, found.archs :]
+    embeddings = predictor.embed(found.values, found.present)
+    kept = embeddings[found.tasks :]
+
+    def tau(embeddings: Tensor | None, t: float, truth: Tensor) -> float:
+        times = torch.full((len(tables),), t)
+        scale, std = (each[:, None, None] for each in predictor.sde.marginal(times))
+        x = scale * tables + std * torch.randn(tables.shape, generator=seed)
+        rows = [None] * len(truth) if embeddings is None else list(embeddings)
+        return kendall_within(torch.stack([predictor(x, times, row) for row in rows]), truth)
+
+    seen = slice(0, len(truth))
+    return {
+        **{f"own_{name}": tau(kept, t, truth) for name, t in TIMES.items()},
+        "other_clean": tau(kept.roll(1, 0), EPSILON, truth),
+        "none_clean": tau(None, EPSILON, truth),
+        "seen_tasks_clean": tau(embeddings[seen], EPSILON, found.accuracy[seen, found.archs :]),
+    }

@@ -1,0 +1,60 @@
+"""The settings of a pre-training: a light default and PerFedSDE-NAS's sizes (supplement C, D)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Ge
+
+from fedtailor.pretrain import supernet as supernets
+from fedtailor.pretrain import training as trainings
+from fedtailor.pretrain.supernet import SupernetTraining
+from fedtailor.pretrain.tasks import TaskDraw
+from fedtailor.pretrain.training import Training
+from fedtailor.search import predictor as predictors
+from fedtailor.search import score as scores
+from fedtailor.search.generator import Sampling
+from fedtailor.search.predictor import PredictorSettings
+from fedtailor.search.score import ScoreSettings
+
+Positive: TypeAlias = Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How a generator is made; the names are the keys of overrides, such as supernet.epochs=2."""
+
+    seed: int = 0
+    supernet: SupernetTraining = SupernetTraining()  # noqa: RUF009 - frozen, as those below
+    images: Positive = 2000  # held out of the supernet's training, to evaluate architectures on
+    calibration: Annotated[int, Ge(0)] = 0  # images of batch-norm statistics; 0: each batch's own
+    archs: Annotated[int, Ge(4)] = 3000
+    tasks: Annotated[int, Ge(4)] = 500
+    draw: TaskDraw = TaskDraw()  # noqa: RUF009
+    kept: Annotated[int, Ge(2)] = 5  # one task and one architecture in so many judge the predictor
+    score: ScoreSettings = scores.LIGHT
+    score_archs: Positive = 50_000
+    score_training: Training = Training(6000, 128, 1e-3)  # noqa: RUF009
+    predictor: PredictorSettings = predictors.LIGHT
+    predictor_training: Training = Training(6000, 256, 1e-3)  # noqa: RUF009
+    per_task: Positive = 16  # architectures of one task in a batch
+    over: Literal["task", "all"] = "task"  # where accuracies are brought to mean 0, deviation 1
+    sampling: Sampling = Sampling()  # noqa: RUF009
+    drawn: Positive = 500  # tables that judge the generator
+    clients: Annotated[int, Ge(0)] = 4  # kept tasks for which architectures are drawn and tested
+    per_client: Positive = 100
+
+
+DEFAULT = Pretraining()
+PAPER = Pretraining(
+    supernet=supernets.PAPER,
+    images=10_000,
+    archs=500_000,
+    score=scores.PAPER,
+    score_archs=trainings.PAPER_SCORE_ARCHITECTURES,
+    score_training=trainings.PAPER_SCORE,
+    predictor=predictors.PAPER,
+    predictor_training=trainings.PAPER_PREDICTOR,
+    over="all",
+    sampling=Sampling("langevin", 1000),
+)
+RECIPES = {"default": DEFAULT, "paper": PAPER}

@@ -1,0 +1,182 @@
+"""Sub-tasks of a data set, as clients would have them: some of its classes, in some proportions.
+
+A network that tells all classes apart is judged on a sub-task by its logits of that task's classes
+alone, so one pass over the images scores it on every task. Half of the tasks have all images of
+their classes; the others are non-IID mixtures, proportions drawn from a Dirichlet distribution.
+
+Differs from the papers: DiffusionNAG's predictor learns from tasks of 20 ImageNet classes each,
+PerFedSDE-NAS's from the accuracy on the whole of ImageNet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Interval
+from torch import Tensor
+
+from fedtailor.data.deal import largest_remainder, rows_by_class
+from fedtailor.data.source import Ints
+from fedtailor.errors import UserError
+from fedtailor.types import Examples
+
+FLOOR = -80.0  # of log-odds: their exponential is still a float
+TRIES = 100  # draws of proportions that leave fewer than two classes
+
+
+@dataclass(frozen=True, eq=False)
+class SubTask:
+    """What one client has to tell apart, and by which images that is judged."""
+
+    classes: tuple[int, ...]  # ascending
+    images: Tensor  # (n,), int64: positions among the evaluation examples; twice: counts twice
+    support: Tensor  # (m,), int64: positions among the training examples, for the predictor
+
+
+@dataclass(frozen=True)
+class TaskDraw:
+    """How sub-tasks are drawn."""
+
+    fewest: Annotated[int, Ge(2)] = 2  # classes; their number is log-uniform
+    most: Annotated[int, Ge(2)] = 20
+    mixtures: Annotated[float, Interval(ge=0, le=1)] = 0.5  # share of tasks
+    alphas: tuple[float, float] = (0.1, 1.0)  # of the mixtures' Dirichlet; log-uniform
+    least: Annotated[int, Ge(1)] = 100  # images; where there are fewer, some count repeatedly
+    support: Annotated[int, Ge(1)] = 20  # training images of a class, at most
+
+
+def hold_out(
+    examples: Examples, number: int, rng: np.random.Generator
+) -> tuple[Examples, Examples]:
+    """Split examples: those to train on, and `number` others to evaluate on, as many per class."""
+    labels = examples.labels[examples.index].numpy()
+    if not 0 < number < len(labels):
+        raise UserError(
+            f"pretrain.images: {number} images are to be held out of {len(labels)}; give fewer"
+        )
+    totals = np.bincount(labels)
+    counts = largest_remainder(totals * (number / len(labels)), number)
+    rows = rows_by_class(labels, len(totals))
+    held = [rng.permutation(of_class)[:n] for of_class, n in zip(rows, counts, strict=True)]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate(held)] = True
+    return _rows(examples, ~chosen), _rows(examples, chosen)
+
+
+def draw_tasks(
+    labels: Tensor,
+    support_labels: Tensor,
+    number: int,
+    rng: np.random.Generator,
+    how: TaskDraw | None = None,
+) -> tuple[SubTask, ...]:
+    """Draw sub-tasks.
+
+    Args:
+        labels: of the evaluation examples.
+        support_labels: of the training examples; they must be other images.
+        number: of tasks.
+        rng: of all draws.
+        how: which tasks.
+    """
+    how = TaskDraw() if how is None else how
+    classes = int(max(labels.max(), support_labels.max())) + 1
+    rows, others = (rows_by_class(each.numpy(), classes) for each in (labels, support_labels))
+    both = [c for c in range(classes) if len(rows[c]) and len(others[c])]
+    if len(both) < how.fewest:
+        raise UserError(
+            f"pretrain.data: {len(both)} classes have both training and evaluation images, but"
+            f" {how.fewest} are needed"
+        )
+    return tuple(_draw(rows, others, np.array(both), rng, how) for _ in range(number))
+
+
+def _draw(
+    rows: list[Ints], others: list[Ints], classes: Ints, rng: np.random.Generator, how: TaskDraw
+) -> SubTask:
+    most = min(how.most, len(classes))
+    size = int(np.exp(rng.uniform(np.log(how.fewest), np.log(most + 1))))
+    chosen = np.sort(rng.choice(classes, min(size, most), replace=False))
+    there = np.array([len(rows[c]) for c in chosen])
+    counts = there * -(-how.least // int(there.sum()))  # as often as needed, all images alike
+    if rng.random() < how.mixtures:
+        counts = _mixture(counts, rng, how)
+    chosen, counts = chosen[counts > 0], counts[counts > 0]
+    images = [_spread(rows[c], n, rng) for c, n in zip(chosen, counts, strict=True)]
+    support = [
+        np.sort(rng.permutation(others[c])[: min(n, how.support)])
+        for c, n in zip(chosen, counts, strict=True)
+    ]
+    return SubTask(
+        tuple(chosen.tolist()),
+        torch.from_numpy(np.concatenate(images)),
+        torch.from_numpy(np.concatenate(support)),
+    )
+
+
+def _mixture(even: Ints, rng: np.random.Generator, how: TaskDraw) -> Ints:
+    """Return other numbers of images, of the same sum, of two classes at least."""
+    low, high = np.log(how.alphas)
+    total = int(even.sum())
+    for _ in range(TRIES):
+        alpha = np.exp(rng.uniform(low, high))
+        shares = rng.dirichlet(np.full(len(even), alpha))
+        if np.isfinite(shares).all():
+            counts = largest_remainder(shares * total, total)
+            if (counts > 0).sum() >= 2:
+                return counts
+    return even
+
+
+def _spread(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Take `count` rows, each as often as any other or once more."""
+    rounds, rest = divmod(count, len(rows))
+    return np.sort(np.concatenate([np.repeat(rows, rounds), rng.permutation(rows)[:rest]]))
+
+
+def _rows(examples: Examples, chosen: np.ndarray) -> Examples:
+    return replace(examples, index=examples.index[torch.from_numpy(chosen)])
+
+
+@dataclass(frozen=True, eq=False)
+class Marking:
+    """Sub-tasks as matrices, so that a network is judged on all of them by a few products."""
+
+    labels: Tensor  # (images,), int64
+    masks: Tensor  # (classes, tasks): whether the task has the class
+    times: Tensor  # (images, tasks): how often the image counts
+
+    def accuracies(self, logits: Tensor) -> Tensor:
+        """Return the share of each task's images whose largest logit among its classes is right.
+
+        Of equal logits the first counts, as argmax has it: a dead network must not seem perfect.
+        """
+        own = logits.gather(1, self.labels[:, None])
+        earlier = torch.arange(logits.shape[1]) < self.labels[:, None]
+        beaten = (logits > own) | ((logits == own) & earlier)
+        right = beaten.float() @ self.masks == 0  # whole numbers: exact in any order
+        return self._means(right)
+
+    def likelihoods(self, logits: Tensor) -> Tensor:
+        """Return the mean log-probability of the right class among the task's classes.
+
+        Of few images it ranks networks with less noise than accuracy does.
+        """
+        shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=FLOOR)
+        own = shifted.gather(1, self.labels[:, None])
+        of_task = shifted.exp() @ self.masks
+        return self._means(own - of_task.log_())
+
+    def _means(self, values: Tensor) -> Tensor:
+        return (values * self.times).sum(0) / self.times.sum(0)
+
+
+def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:
+    """Return sub-tasks as matrices, for evaluation examples of these labels."""
+    masks, times = torch.zeros(classes, len(tasks)), torch.zeros(len(labels), len(tasks))
+    for number, task in enumerate(tasks):
+        masks[list(task.classes), number] = 1.0
+        times[:, number] = torch.bincount(task.images, minlength=len(labels)).float()
+    return Marking(labels, masks, times)

@@ -1,0 +1,192 @@
+"""A generator: architectures for a client's data, from noise, in about a second.
+
+DiffusionNAG (An et al. 2024) and PerFedSDE-NAS (Liao et al., section 3.2): a score network turns
+noise into architectures, and the gradient of a predictor's guess of their accuracy on the client's
+data bends their way there. Both are trained once per search space (`fedtailor pretrain`) and then
+used in any federation; the file holds nothing of a client. Differs from the papers: the probability
+flow is followed by few steps of Heun's method where they take 1000 of Euler-Maruyama, and every
+table is projected to a legal architecture where they throw illegal ones away.
+"""
+
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Interval
+from torch import Tensor
+
+from fedtailor import codec, genes
+from fedtailor.errors import UserError
+from fedtailor.search.encoder import Features
+from fedtailor.search.evolution import Population, distinct
+from fedtailor.search.guidance import guided
+from fedtailor.search.predictor import Predictor, PredictorSettings
+from fedtailor.search.score import ScoreNetwork, ScoreSettings, denoised
+from fedtailor.search.sde import EPSILON, VE, euler_maruyama, heun, predictor_corrector
+from fedtailor.search.tokens import encoding, project
+from fedtailor.types import Arch, Json, SearchSpace, Tensors
+
+SAMPLERS = {"heun": heun, "euler": euler_maruyama, "langevin": predictor_corrector}
+BATCHES = 4  # of a proposal: with as many, what is new among them has become rare
+SHIPPED = resources.files("fedtailor") / "weights"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How architectures are drawn."""
+
+    sampler: Literal["heun", "euler", "langevin"] = "heun"
+    steps: Annotated[int, Ge(1)] = 10
+    strength: Annotated[float, Interval(ge=0, le=10)] = 1.0  # of guidance beside the score
+
+
+USUAL = Sampling()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a generator's file holds."""
+
+    choices: Json  # [name, options] of each
+    sde: VE
+    score: ScoreSettings
+    predictor: PredictorSettings
+    feature_size: int
+    weights: Tensors
+    about: Json  # how it was trained and how good it is
+
+
+@dataclass(frozen=True, eq=False)
+class Generator:
+    """A trained score network and predictor of one search space."""
+
+    space: SearchSpace
+    score: ScoreNetwork
+    predictor: Predictor
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def embed(self, features: Features) -> Tensor:
+        """Return the embedding of a client's data, which is the client's alone."""
+        with torch.no_grad():
+            return self.predictor.embed_features(features)
+
+    def tables(
+        self,
+        number: int,
+        rng: torch.Generator,
+        embedding: Tensor | None = None,
+        how: Sampling = USUAL,
+    ) -> Tensor:
+        """Draw tables as they come out of the noise: (number, tokens, values), about 0 to 1."""
+        code, sde = encoding(self.space), self.score.sde
+        score = guided(self.score, self.predictor, embedding, how.strength)
+        shape = (number, code.length, code.vocabulary)
+        x = SAMPLERS[how.sampler](sde, score, shape, rng, how.steps)
+        with torch.no_grad():  # what noise is left at the end of time is taken off
+            clean = denoised(sde, self.score, x, torch.full((number,), EPSILON))
+        return self.score.from_diffused(clean)
+
+    def architectures(
+        self,
+        number: int,
+        rng: torch.Generator,
+        embedding: Tensor | None = None,
+        how: Sampling = USUAL,
+    ) -> list[Arch]:
+        """Draw legal architectures; some may be equal."""
+        return project(self.space, self.tables(number, rng, embedding, how))
+
+
+@dataclass(frozen=True, eq=False)
+class DiffusionProposer:
+    """Draws from a generator, guided by a client's data.
+
+    Attributes:
+        generator: of the space that is searched.
+        embedding: of the client's data (`Generator.embed`); none: guided for no data in particular.
+        how: the sampling.
+    """
+
+    generator: Generator
+    embedding: Tensor | None = None
+    how: Sampling = USUAL
+
+    def propose(
+        self, space: SearchSpace, population: Population, number: int, rng: torch.Generator
+    ) -> list[Arch]:
+        """Return generated architectures; strangers make up the number where no new ones come."""
+        if space.choices != self.generator.space.choices:
+            raise ValueError("the generator is of another space")
+        known = set(population.archs)
+        found: dict[Arch, None] = {}
+        for _ in range(BATCHES):
+            drawn = self.generator.architectures(number, rng, self.embedding, self.how)
+            found |= dict.fromkeys(arch for arch in drawn if arch not in known)
+            if len(found) >= number:
+                return list(found)[:number]
+        rest = number - len(found)
+        strangers = distinct(space, lambda: genes.sample(space, rng), rest, known.union(found), rng)
+        return [*found, *strangers]
+
+
+def save(generator: Generator, path: Path) -> None:
+    """Write a generator to a file, its numbers rounded to 16 bits."""
+    space, predictor = generator.space, generator.predictor
+    parts = {"score": generator.score, "predictor": predictor}
+    weights = {
+        f"{part}.{name}": tensor.half().cpu()
+        for part, module in parts.items()
+        for name, tensor in module.state_dict().items()
+    }
+    assert isinstance(generator.score.sde, VE)
+    found = Stored(
+        _choices(space),
+        generator.score.sde,
+        generator.score.settings,
+        predictor.settings,
+        predictor.feature_size,
+        weights,
+        generator.about,
+    )
+    codec.write(path, found)
+
+
+def load(path: Path, space: SearchSpace) -> Generator:
+    """Read a generator for a space: of any preset that has the same choices."""
+    found = codec.read(Stored, path)
+    if found.choices != _choices(space):
+        raise UserError(
+            f"{path}: the generator is of a space with other choices; `fedtailor pretrain` makes one"
+        )
+    code = encoding(space)
+    score = ScoreNetwork(code, found.sde, found.score)
+    predictor = Predictor(code, found.sde, found.feature_size, found.predictor)
+    for part, module in {"score": score, "predictor": predictor}.items():
+        own = {
+            name.removeprefix(f"{part}."): tensor.float()
+            for name, tensor in found.weights.items()
+            if name.startswith(f"{part}.")
+        }
+        try:
+            module.load_state_dict(own)
+        except RuntimeError as error:
+            raise UserError(f"{path}: not a readable generator ({error})") from None
+        module.eval().requires_grad_(requires_grad=False)
+    return Generator(space, score, predictor, found.about)
+
+
+def shipped(name: str, space: SearchSpace) -> Generator:
+    """Return the generator that comes with the package for a space."""
+    path = Path(str(SHIPPED / f"{name}.safetensors"))
+    if not path.exists():
+        raise UserError(
+            f"space: no generator comes with the package for {name}; `fedtailor pretrain "
+            f"--space {name}` makes one, and --generator names its file"
+        )
+    return load(path, space)
+
+
+def _choices(space: SearchSpace) -> Json:
+    return [[choice.name, list(choice.options)] for choice in space.choices]

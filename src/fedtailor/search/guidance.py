@@ -1,0 +1,69 @@
+"""Guidance: the score of architectures bent towards those that a predictor expects to do well.
+
+PerFedSDE-NAS (Liao et al.), Eq. 4, after DiffusionNAG (An et al. 2024): to the score is added the
+gradient of the predicted accuracy on a client's data. Differs from the papers, whose strengths of
+10,000 and more depend on the space and on the scale of accuracies: the gradient of every
+architecture is scaled to its score's length, so that one strength does for all; and it ends when
+the values of tokens are decided.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedtailor.search.predictor import Predictor
+from fedtailor.search.sde import Score
+
+DECIDED = 0.4  # the time from which on noise no longer hides a token's value: its std is 0.5
+
+
+def guided(
+    score: Score,
+    predictor: Predictor,
+    embedding: Tensor | None,
+    strength: float,
+    start: float = 1.0,
+    end: float = DECIDED,
+) -> Score:
+    """Return score + strength |score| / |gradient| gradient, row by row.
+
+    A row whose gradient is 0 or not finite is not guided.
+
+    Args:
+        score: of noised tables.
+        predictor: of what is to be high.
+        embedding: of the client's data (`Predictor.embed_features`); none: of no data.
+        strength: 0 for the score itself; up to 2 is usual.
+        start: the time at which guidance begins; samplers go from 1 to 0.
+        end: the time at which it ends.
+    """
+    if not (math.isfinite(strength) and strength >= 0):
+        raise ValueError("the strength of guidance must be a number of at least 0")
+    if strength == 0:
+        return score
+    data = None if embedding is None else embedding.detach()
+
+    def total(x: Tensor, t: Tensor) -> Tensor:
+        plain, now = score(x, t), (t > end) & (t <= start)
+        if not now.any():
+            return plain
+        with torch.enable_grad():  # samplers turn it off
+            at = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(predictor(at, t, data).sum(), at)
+        length = strength * now * plain.flatten(1).norm(dim=1)
+        return plain + length[:, None, None] * _directions(slope)
+
+    return total
+
+
+def _directions(slope: Tensor) -> Tensor:
+    """Return rows of length 1, or of zeros where a row is 0 or not finite.
+
+    They are divided by their largest entries first: squares of small ones would be 0.
+    """
+    largest = slope.abs().flatten(1).amax(1)[:, None, None]
+    known = largest.isfinite() & (largest > 0)
+    even = torch.where(known, slope / largest, 0.0)
+    lengths = even.flatten(1).norm(dim=1)[:, None, None]
+    return even / lengths.clamp(min=1.0)
