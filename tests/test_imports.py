@@ -13,9 +13,11 @@ LAYERS = [
     {"spaces", "data", "supernet", "cost", "search", "learn", "depthwise", "chain", "genes"}
     | {"flops", "initial", "merge", "optimise", "pointwise", "population", "schemes"},
     {"algorithm", "algorithms"},
-    {"loop", "engines", "config", "runfolder", "newrun", "summary"} | {"inspection", "reach"},
+    {"loop", "engines", "config", "runfolder", "newrun", "summary"}
+    | {"inspection", "reach"}
+    | {"pretrain"},
     {"cli", "report", "experiment", "terminal", "planning", "listing", "demonstration"}
-    | {"onboarding"},
+    | {"onboarding", "generation"},
 ]
 
 

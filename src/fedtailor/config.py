@@ -181,6 +181,13 @@ def make_config(table: dict[str, Any]) -> Config:
     return Config(**plain, **parts)
 
 
+def make_space(fields: dict[str, Any]) -> SearchSpace:
+    """Turn a [space] table of name, preset and fields into a search space."""
+    name, rest = _named("space", fields)
+    found = registry.find("space", name)
+    return validate(found, _preset(found, rest) | rest, "space")
+
+
 def _preset(space: type[SearchSpace], fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that a preset sets; what the table says beside it comes first."""
     name = fields.pop("preset", "default")

@@ -17,17 +17,10 @@ from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining
 from fedtailor.registry import nearest
 from fedtailor.rng import rng_for
-from fedtailor.search.encoder import cached_features, load_encoder
+from fedtailor.search.encoder import features, load_encoder
 from fedtailor.search.generator import Generator, Sampling, load, save, shipped
 from fedtailor.search.tokens import project, raw_valid
 from fedtailor.types import Arch, Examples, Json, SearchSpace, Task
-
-CARD = """# Generator of architectures: {space}
-
-{data}, {seconds:.0f} s of wall time with {workers} workers. Made by
-
-    {command}
-"""
 
 
 @dataclass(frozen=True)
@@ -84,26 +77,68 @@ def data_options(data: str, overrides: dict[str, Any] | None = None) -> DataOpti
     return validate(DataOptions, {key: data, **(overrides or {})}, "data")
 
 
+def card_lines(about: dict[str, Any]) -> list[str]:
+    """Say in a few lines how good a generator is."""
+    lines = [f"{about['space']} ({about['preset']}), made from {about['data']}"]
+    for stage in ("supernet", "unguided", "guided", "kendall_tau", "accuracy"):
+        parts = about.get(stage, {})
+        shown = (
+            f"{name} {value:.3g}"
+            if isinstance(value, int | float)
+            else f"{name} {sum(value) / len(value):.3g}"
+            for name, value in parts.items()
+        )
+        lines.append(f"{stage:12} {', '.join(shown)}")
+    return lines
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `generate` is asked for."""
+
+    space: str
+    number: int = 100
+    data: str | None = None  # none: no data in particular
+    client: int = 0
+    preset: str = "cpu"
+    generator: Path | None = None  # none: the package's own, as the encoder
+    encoder: Path | None = None
+    seed: int = 0
+
+
 @dataclass(frozen=True)
 class Drawn:
     """What `generate` found."""
 
+    space: SearchSpace
     archs: list[Arch]
     raw_valid: float  # share of the tables that were architectures before any projection
-    unique: float
     seconds: float  # of process CPU time, for all of them
     embed_seconds: float  # likewise, for the data
 
-    def table(self, space: SearchSpace) -> Json:
+    @property
+    def unique(self) -> float:
+        """The share of architectures that are not repeats."""
+        return len(set(self.archs)) / len(self.archs)
+
+    def line(self) -> str:
+        """Return it in one sentence."""
+        return (
+            f"{len(self.archs)} architectures in {self.seconds:.2f} CPU seconds, "
+            f"{self.embed_seconds:.2f} for the data; {self.raw_valid:.0%} needed no projection, "
+            f"{self.unique:.0%} unique"
+        )
+
+    def table(self) -> Json:
         """Return it as plain data."""
-        names = [choice.name for choice in space.choices]
+        choices = self.space.choices
         return {
             "architectures": [
                 {
                     "genes": list(arch),
                     "architecture": {
-                        name: choice.options[gene]
-                        for name, choice, gene in zip(names, space.choices, arch, strict=True)
+                        choice.name: choice.options[gene]
+                        for choice, gene in zip(choices, arch, strict=True)
                     },
                 }
                 for arch in self.archs
@@ -115,39 +150,34 @@ class Drawn:
         }
 
 
-def draw(
-    generator: Generator,
-    number: int,
-    examples: Examples | None,
-    sampling: Sampling,
-    seed: int = 0,
-    encoder: Path | None = None,
-    cache: Path | None = None,
-) -> Drawn:
-    """Draw architectures for a client's training examples, or for no data in particular."""
+def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Drawn:
+    """Draw architectures for a client's training images, or for no data in particular."""
+    if wanted.number < 1:
+        raise UserError(f"n: must be at least 1, not {wanted.number}")
+    how = validate(Sampling, sampling, "generate")
+    if wanted.data is None and data:
+        raise UserError(f"{next(iter(data))}: is about data; give --data as well")
+    space = make_space({"name": wanted.space, "preset": wanted.preset})
+    generator = (
+        shipped(wanted.space, space) if wanted.generator is None else load(wanted.generator, space)
+    )
+    examples = None if wanted.data is None else _examples(wanted.data, wanted.client, data)
     began = time.process_time()
     embedding = None
     if examples is not None:
-        embedding = generator.embed(cached_features(load_encoder(encoder), examples, folder=cache))
+        embedding = generator.embed(features(load_encoder(wanted.encoder), examples))
     known = time.process_time()
-    rng = rng_for(seed, "generate")
-    tables = generator.tables(number, rng, embedding, sampling)
-    archs = project(generator.space, tables)
+    tables = generator.tables(wanted.number, rng_for(wanted.seed, "generate"), embedding, how)
+    archs = project(space, tables)
     done = time.process_time()
-    valid = float(raw_valid(generator.space, tables).float().mean())
-    return Drawn(archs, valid, len(set(archs)) / number, done - known, known - began)
+    valid = float(raw_valid(space, tables).float().mean())
+    return Drawn(space, archs, valid, done - known, known - began)
 
 
-def client_examples(options: DataOptions, client: int) -> Examples:
-    """Return the training examples of a client of a federation."""
-    federation = load_federation(options)
+def _examples(data: str, client: int, overrides: dict[str, Any]) -> Examples:
+    """Return a client's training images."""
+    federation = load_federation(data_options(data, overrides))
     total = federation.clients + federation.new_clients
     if not 0 <= client < total:
-        raise UserError(f"client: there are {total} clients, numbered from 0, not {client}")
+        raise UserError(f"client: there are {total} clients, numbered from 0; {client} is none")
     return federation.examples(client, "train")
-
-
-def generator_for(space: str, preset: str, file: Path | None) -> Generator:
-    """Return the generator of a file, or the one that comes with the package."""
-    found = make_space({"name": space, "preset": preset})
-    return shipped(space, found) if file is None else load(file, found)

@@ -2,8 +2,8 @@
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -41,20 +41,25 @@ def line(progress: Progress) -> str:
     return " · ".join(parts)
 
 
+def follow(progress: Progress, label: str) -> AbstractContextManager[None]:
+    """Show how far a run is while the body runs."""
+    return living(lambda: f"{label}: {line(progress)}")
+
+
 @contextmanager
-def follow(progress: Progress, label: str) -> Iterator[None]:
-    """Show progress while the body runs: one living line; plain lines without a terminal."""
+def living(now: Callable[[], str]) -> Iterator[None]:
+    """Show a text while the body runs: one living line; plain lines without a terminal."""
     if console.is_terminal:
         with Live(
             console=console,
-            get_renderable=lambda: f"{label}: {line(progress)}",
+            get_renderable=now,
             refresh_per_second=5,
             transient=True,
         ):
             yield
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_print_lines, args=(progress, label, stop), daemon=True)
+    thread = threading.Thread(target=_print_lines, args=(now, stop), daemon=True)
     thread.start()
     try:
         yield
@@ -63,9 +68,9 @@ def follow(progress: Progress, label: str) -> Iterator[None]:
         thread.join()
 
 
-def _print_lines(progress: Progress, label: str, stop: threading.Event) -> None:
+def _print_lines(now: Callable[[], str], stop: threading.Event) -> None:
     while not stop.wait(LINE_EVERY_S):
-        print(f"{label}: {line(progress)}", file=sys.stderr, flush=True)
+        print(now(), file=sys.stderr, flush=True)
 
 
 def percent(spread: dict[str, Any] | None) -> str:

@@ -131,8 +131,8 @@ def _given(subject: Subject, weights: Path) -> Store:
 
 def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
     how = desk.subject.how
-    labels = [each.labels[each.index] for each in (desk.judged, desk.learned)]
-    return draw_tasks(*labels, how.tasks, numpy_rng_for(how.seed, "tasks"), how.draw)
+    judged, learned = (each.labels[each.index] for each in (desk.judged, desk.learned))
+    return draw_tasks(judged, learned, how.tasks, numpy_rng_for(how.seed, "tasks"), how.draw)
 
 
 def _strangers(desk: _Desk, number: int, purpose: str) -> list[Arch]:

@@ -158,7 +158,8 @@ def load(path: Path, space: SearchSpace) -> Generator:
     found = codec.read(Stored, path)
     if found.choices != _choices(space):
         raise UserError(
-            f"{path}: the generator is of a space with other choices; `fedtailor pretrain` makes one"
+            f"{path}: the generator is of a space with other choices; "
+            "`fedtailor pretrain` makes one"
         )
     code = encoding(space)
     score = ScoreNetwork(code, found.sde, found.score)
