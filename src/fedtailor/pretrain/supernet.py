@@ -47,15 +47,15 @@ class SupernetTraining:
     randoms: Annotated[int, Ge(0)] = 2  # random architectures of a sandwich
     distil: Annotated[float, Interval(ge=0, le=1)] = 0.5  # how far the largest teaches the others
     steps: Annotated[int, Ge(0)] | None = None  # None: those of `epochs`
-    epochs: Annotated[float, Ge(0)] = 8.0  # passes over the images
+    epochs: Annotated[float, Ge(0)] = 6.0  # passes over the images
     batch: Annotated[int, Ge(2)] = 128
     parts: Annotated[int, Ge(1)] = 2  # of a batch, each with its own batch statistics
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    lr: Annotated[float, Gt(0)] = 0.1
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    lr: Annotated[float, Gt(0)] = 0.01
     warmup: Annotated[int, Ge(0)] = 100  # steps in which the learning rate rises to lr
     schedule: Literal["constant", "cosine"] = "cosine"
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9  # of sgd
-    weight_decay: Annotated[float, Ge(0)] = 5e-5
+    weight_decay: Annotated[float, Ge(0)] = 0.01
     clip: Annotated[float, Ge(0)] = 5.0  # largest norm of a step's gradient; 0: no limit
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.1
     crop: Annotated[int, Ge(0)] = 4  # pixels of padding before a random crop
@@ -75,8 +75,8 @@ class SupernetTraining:
 
 
 PAPER = SupernetTraining(
-    "fair", epochs=150, batch=256, parts=1, lr=0.045, warmup=0, weight_decay=4e-5,
-    clip=0.0, label_smoothing=0.0,
+    "fair", epochs=150, batch=256, parts=1, optimizer="sgd", lr=0.045, warmup=0,
+    weight_decay=4e-5, clip=0.0, label_smoothing=0.0,
 )  # fmt: skip
 
 
