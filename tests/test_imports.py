@@ -16,7 +16,8 @@ LAYERS = [
     {"loop", "engines", "config", "runfolder", "newrun", "summary"}
     | {"inspection", "reach"}
     | {"pretrain"},
-    {"cli", "report", "experiment", "terminal", "planning", "listing", "demonstration"}
+    {"cli", "cli_common", "cli_generator", "report", "experiment", "terminal", "planning"}
+    | {"listing", "demonstration"}
     | {"onboarding", "generation"},
 ]
 

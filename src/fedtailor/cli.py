@@ -1,16 +1,17 @@
 """The command line: verbs, each a few lines. What is slow to import is imported by the verb."""
 
-import json
 import signal
 import sqlite3
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
 import fedtailor
+from fedtailor.cli_common import AsJson, fail, print_json
+from fedtailor.cli_generator import generate, pretrain
 from fedtailor.errors import UserError
 
 app = App(
@@ -27,7 +28,8 @@ Reach = Annotated[
     str | None,
     Parameter(help="An accuracy such as 0.55, or a run folder: its last untuned mean accuracy."),
 ]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
+for verb in (pretrain, generate):
+    app.command(verb)
 
 
 @app.command
@@ -57,7 +59,7 @@ def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
 
     found = listing(kind)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for title, entries in found.items():
         print(title)
@@ -93,7 +95,7 @@ def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
 
     found = planning.plan(config)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         print("\n".join(terminal.plan_lines(found)))
 
@@ -227,135 +229,27 @@ def report(
     print(f"wrote {page}")
 
 
-@app.command
-def pretrain(
-    *overrides: str,
-    space: str,
-    data: str,
-    out: Annotated[Path, Parameter(help="The generator's file.")],
-    preset: str = "cpu",
-    recipe: str = "default",
-    weights: Path | None = None,
-    encoder: Path | None = None,
-    workers: int = 2,
-    as_json: AsJson = False,
-) -> None:
-    """Make a generator of architectures for a search space; it serves any federation after.
-
-    Four stages: a supernet is trained on the data, architectures are tested with its weights on
-    many sub-tasks, a score network learns which architectures there are, and a predictor which of
-    them suit which data. Ctrl-C is safe: the same command goes on from the folder OUT.work.
-    Generators for mobilenetv3, darts and nasvit come with the package. For example:
-
-    fedtailor pretrain --space mobilenetv3 --data cifar100 --out mine.safetensors
-
-    fedtailor generate --space mobilenetv3 --generator mine.safetensors
-
-    Args:
-        overrides: key=value of the recipe, such as supernet.epochs=2 or archs=500.
-        space: the search space.
-        data: the name of a data set, or a path as data.path.
-        out: the generator's file.
-        preset: of the space.
-        recipe: default, or paper for the published sizes (days of computing).
-        weights: a supernet's weights (safetensors) trained on the same data, instead of training.
-        encoder: ResNet-18 weights (torchvision's file), instead of the package's small encoder.
-        workers: processes that share the work; the result does not depend on them.
-        as_json: print the generator's card as JSON.
-    """
-    from fedtailor import generation, terminal
-    from fedtailor.config import parse_override
-
-    order = generation.Order(space, data, out, preset, recipe, weights, encoder, workers)
-    now = ["reading"]
-    try:
-        with terminal.living(lambda: f"{out.name}: {now[0]}"):
-            made = generation.make(
-                order,
-                dict(parse_override(text) for text in overrides),
-                lambda stage, done, of: now.__setitem__(0, f"{stage} {done}/{of}"),
-            )
-    except KeyboardInterrupt:
-        _fail(f"stopped; the same command goes on from {generation.work_folder(out)}", 130)
-    if as_json:
-        _print_json(made.about)
-        return
-    for text in generation.card_lines(made.about):
-        print(text)
-    print(f"wrote {out}; next: fedtailor generate --space {space} --generator {out}")
-
-
-@app.command
-def generate(
-    *overrides: str,
-    space: str,
-    n: int = 100,
-    data: str | None = None,
-    client: int = 0,
-    preset: str = "cpu",
-    generator: Path | None = None,
-    encoder: Path | None = None,
-    strength: float = 1.0,
-    steps: int = 8,
-    seed: int = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Draw architectures for a client's data from a generator, in about a second.
-
-    Each is a digit for each choice, its option counted from 0; --json has them with names. For
-    example, for client 3 of 20 that share CIFAR-10 unevenly:
-
-    fedtailor generate --space mobilenetv3 --data cifar10 --client 3 clients=20 alpha=0.3
-
-    Args:
-        overrides: key=value of [data], such as clients=20.
-        space: the search space.
-        n: how many.
-        data: the name of a data set, or a path; without it, for no data in particular.
-        client: the client whose training images count.
-        preset: of the space.
-        generator: a file from `fedtailor pretrain`, instead of the package's own.
-        encoder: the weights that the generator was made with, where not the package's own.
-        strength: of the guidance by the predicted accuracy; 0: none.
-        steps: of the sampler.
-        seed: of the draw.
-        as_json: print JSON for scripts.
-    """
-    from fedtailor import generation
-    from fedtailor.config import parse_override
-
-    options = dict(parse_override(text) for text in overrides)
-    wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, seed)
-    found = generation.draw(wanted, {"strength": strength, "steps": steps}, options)
-    if as_json:
-        _print_json(found.table())
-        return
-    for arch in found.archs:
-        print("".join(map(str, arch)))
-    print(found.line(), file=sys.stderr)
-
-
 def main(words: list[str] | None = None) -> None:
     """Run the command line; whatever the user can mend is one sentence and exit code 2."""
     interrupts = _heard_interrupts()
     try:
         app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(f"{' '.join(str(error).split())} (fedtailor --help)", 2)
+        fail(f"{' '.join(str(error).split())} (fedtailor --help)", 2)
     except UserError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except (OSError, sqlite3.Error) as error:
-        _fail(f"{error}; nothing that was committed is lost", 2)
+        fail(f"{error}; nothing that was committed is lost", 2)
     except KeyboardInterrupt:
-        _fail("stopped", 130)
+        fail("stopped", 130)
     except Exception:
         if not interrupts:
             raise
         # some libraries, while they are imported, swallow an interrupt and then break on it
-        _fail("stopped", 130)
+        fail("stopped", 130)
 
 
 def _heard_interrupts() -> list[int]:
@@ -384,12 +278,12 @@ def _execute(work: Any, path: Path, as_json: bool) -> None:
             found = work(progress)
     except KeyboardInterrupt:
         if (path / "run.db").exists():
-            _fail(
+            fail(
                 f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130
             )
-        _fail("stopped before the first round; nothing was written that counts", 130)
+        fail("stopped before the first round; nothing was written that counts", 130)
     except ClientFailedError as error:
-        _fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
+        fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
     _write_report(found)
     _show(found, as_json)
 
@@ -409,7 +303,7 @@ def _show(found: Any, as_json: bool, reach: float | None = None) -> None:
     if reach is not None:
         summary["reach"] = reached(found, reach)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
         return
     print("\n".join(terminal.summary_lines(summary)))
     if (found.path / "report.html").exists():
@@ -430,15 +324,6 @@ def _more_about(entry: dict[str, Any]) -> str:
         return ""
     sent = "; ".join(one["what"] for one in entry["sends"]) or "nothing"
     return f" [{entry['paper'].split(',')[0]}] Leaves a client: {sent}."
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, ensure_ascii=False))
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    print(f"fedtailor: {sentence}", file=sys.stderr)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import fedtailor
 from fedtailor.config import flatten, make_space, override, validate
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
@@ -17,7 +18,7 @@ from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining
 from fedtailor.registry import nearest
 from fedtailor.rng import rng_for
-from fedtailor.search.encoder import features, load_encoder
+from fedtailor.search.encoder import Encoder, features, load_encoder
 from fedtailor.search.generator import Generator, Sampling, load, save, shipped
 from fedtailor.search.tokens import project, raw_valid
 from fedtailor.types import Arch, Examples, Json, SearchSpace, Task
@@ -39,9 +40,11 @@ class Order:
 
 def make(order: Order, overrides: dict[str, Any], progress: Progress | None = None) -> Generator:
     """Make a generator and write its file; what the stages leave is in a folder beside it."""
-    space = make_space({"name": order.space, "preset": order.preset})
-    if not space.choices:
-        raise UserError(f"space: {order.space} is a fixed model, there is nothing to generate")
+    space = _space(order.space, order.preset)
+    if order.out.is_dir():
+        raise UserError(f"out: {order.out} is a folder; give the name of a file")
+    if order.workers < 1:
+        raise UserError(f"workers: must be at least 1, not {order.workers}")
     how, source = recipe(order.recipe, overrides), load_source(data_options(order.data))
     index = torch.arange(len(source.labels))
     images, labels = torch.from_numpy(source.images), torch.from_numpy(source.labels)
@@ -50,10 +53,18 @@ def make(order: Order, overrides: dict[str, Any], progress: Progress | None = No
     task = Task((channels, height, width), len(source.classes))
     subject = Subject(space, task, examples, load_encoder(order.encoder), how)
     made = pretrain(subject, work_folder(order.out), order.weights, order.workers, progress)
-    about = {"space": order.space, "preset": order.preset, "data": order.data, **made.about}
-    made = dataclasses.replace(made, about=about)
+    made = dataclasses.replace(made, about=_card(order, overrides) | made.about)
     save(made, order.out)
     return made
+
+
+def _card(order: Order, overrides: dict[str, Any]) -> dict[str, Json]:
+    """Say what a generator was asked to be."""
+    asked = dataclasses.asdict(order)
+    asked |= {name: value.name for name, value in asked.items() if isinstance(value, Path)}
+    for name in ("out", "workers"):  # they make no difference
+        asked.pop(name)
+    return asked | {"overrides": flatten(overrides), "version": fedtailor.__version__}
 
 
 def work_folder(out: Path) -> Path:
@@ -65,8 +76,26 @@ def recipe(name: str, overrides: dict[str, Any]) -> Pretraining:
     """Return the settings of a name, with some of them changed."""
     if name not in RECIPES:
         raise UserError(f"recipe: none is called {name!r}{nearest(name, list(RECIPES))}")
-    table = override(dataclasses.asdict(RECIPES[name]), flatten(overrides))
+    usual = dataclasses.asdict(RECIPES[name])
+    table = override(usual, flatten(overrides))
+    _refuse_unknown(table, usual, "pretrain")
     return validate(Pretraining, table, "pretrain")
+
+
+def _refuse_unknown(table: dict[str, Any], usual: dict[str, Any], path: str) -> None:
+    """Refuse keys that no settings have; below the first level they would be passed over."""
+    for key, value in table.items():
+        if key not in usual:
+            raise UserError(f"{path}.{key}: unknown{nearest(key, sorted(usual))}")
+        if isinstance(value, dict) and isinstance(usual[key], dict):
+            _refuse_unknown(value, usual[key], f"{path}.{key}")
+
+
+def _space(name: str, preset: str) -> SearchSpace:
+    space = make_space({"name": name, "preset": preset})
+    if not space.choices:
+        raise UserError(f"space: {name} is a fixed model, there is nothing to generate")
+    return space
 
 
 def data_options(data: str, overrides: dict[str, Any] | None = None) -> DataOptions:
@@ -81,7 +110,9 @@ def card_lines(about: dict[str, Any]) -> list[str]:
     """Say in a few lines how good a generator is."""
     lines = [f"{about['space']} ({about['preset']}), made from {about['data']}"]
     for stage in ("supernet", "unguided", "guided", "kendall_tau", "accuracy"):
-        parts = about.get(stage, {})
+        parts = about.get(stage)
+        if not parts:
+            continue
         shown = (
             f"{name} {value:.3g}"
             if isinstance(value, int | float)
@@ -121,6 +152,11 @@ class Drawn:
         """The share of architectures that are not repeats."""
         return len(set(self.archs)) / len(self.archs)
 
+    def lines(self) -> list[str]:
+        """Return the architectures' genes, a digit each; apart where some need two digits."""
+        between = "" if all(len(choice.options) <= 10 for choice in self.space.choices) else " "
+        return [between.join(map(str, arch)) for arch in self.archs]
+
     def line(self) -> str:
         """Return it in one sentence."""
         return (
@@ -155,23 +191,35 @@ def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Draw
     if wanted.number < 1:
         raise UserError(f"n: must be at least 1, not {wanted.number}")
     how = validate(Sampling, sampling, "generate")
-    if wanted.data is None and data:
-        raise UserError(f"{next(iter(data))}: is about data; give --data as well")
-    space = make_space({"name": wanted.space, "preset": wanted.preset})
+    if wanted.data is None and (data or wanted.client):
+        raise UserError(f"{next(iter(data), 'client')}: is about data; give --data as well")
+    space = _space(wanted.space, wanted.preset)
     generator = (
         shipped(wanted.space, space) if wanted.generator is None else load(wanted.generator, space)
     )
     examples = None if wanted.data is None else _examples(wanted.data, wanted.client, data)
+    encoder = None if examples is None else _encoder(wanted.encoder, generator)
     began = time.process_time()
     embedding = None
-    if examples is not None:
-        embedding = generator.embed(features(load_encoder(wanted.encoder), examples))
+    if examples is not None and encoder is not None:
+        embedding = generator.embed(features(encoder, examples))
     known = time.process_time()
     tables = generator.tables(wanted.number, rng_for(wanted.seed, "generate"), embedding, how)
     archs = project(space, tables)
     done = time.process_time()
     valid = float(raw_valid(space, tables).float().mean())
     return Drawn(space, archs, valid, done - known, known - began)
+
+
+def _encoder(file: Path | None, generator: Generator) -> Encoder:
+    """Return the encoder; features of another size than a generator's say nothing to it."""
+    encoder, wanted = load_encoder(file), generator.predictor.feature_size
+    if encoder.size != wanted:
+        raise UserError(
+            f"encoder: it has {encoder.size} features, but the generator was made with {wanted}; "
+            "give the weights that it was made with"
+        )
+    return encoder
 
 
 def _examples(data: str, client: int, overrides: dict[str, Any]) -> Examples:

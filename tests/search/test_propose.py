@@ -1,5 +1,6 @@
 """One interface for whatever proposes architectures, and the choice among what was proposed."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from fedtailor import genes
 from fedtailor.errors import UserError
 from fedtailor.search.evolution import Population, Rates, offspring
+from fedtailor.search.generator import DiffusionProposer, Sampling
 from fedtailor.search.propose import (
     PROPOSERS,
     EvolutionProposer,
@@ -20,6 +22,7 @@ from fedtailor.search.propose import (
 )
 from fedtailor.search.surrogate import fit
 from fedtailor.types import Arch, SearchSpace
+from tests import tiny_generator
 from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 SPACE = cpu("mobilenetv3")
@@ -29,6 +32,14 @@ def drawn(space: SearchSpace, number: int, seed: int = 0) -> Population:
     """Return random architectures, the more options of high number the better."""
     archs = genes.sample_many(space, number, generator(seed))
     return Population(tuple(archs), tuple(float(sum(arch)) for arch in archs))
+
+
+@functools.cache
+def options(name: str, space: SearchSpace) -> dict[str, Any]:
+    """Return what a proposer needs."""
+    if name != "diffusion":
+        return {}
+    return {"generator": tiny_generator.generator(space), "how": Sampling(steps=1)}
 
 
 @settings(max_examples=60)
@@ -42,7 +53,9 @@ def drawn(space: SearchSpace, number: int, seed: int = 0) -> Population:
 def test_proposals_are_legal_and_new_as_far_as_there_are(
     name: str, space: SearchSpace, members: int, number: int, seed: int
 ):
-    population, how = drawn(space, members, seed), proposer(name)
+    if name == "diffusion" and not space.choices:
+        return  # there is no such generator
+    population, how = drawn(space, members, seed), proposer(name, **options(name, space))
     found = how.propose(space, population, number, generator(seed))
     assert found == how.propose(space, population, number, generator(seed))
     assert len(found) == number and all(genes.is_legal(space, arch) for arch in found)
@@ -78,6 +91,10 @@ def test_options_are_fields():
     children = found.propose(SPACE, drawn(SPACE, 20), 10, generator())
     rates = Rates(crossover=0.5, tournament=5)
     assert children == offspring(SPACE, drawn(SPACE, 20), 10, generator(), rates)
+    made = tiny_generator.generator(Free())
+    found = proposer("diffusion", generator=made, how=Sampling(steps=2))
+    assert isinstance(found, DiffusionProposer) and found.generator is made
+    assert found.how.steps == 2 and found.embedding is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +102,8 @@ def test_options_are_fields():
     [
         ("evolutoin", "did you mean evolution?"),
         ("Random", "did you mean random?"),
-        ("x", "there are: random, evolution"),
+        ("difusion", "did you mean diffusion?"),
+        ("x", "there are: random, evolution, diffusion"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, hint: str):

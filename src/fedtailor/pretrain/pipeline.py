@@ -17,27 +17,28 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from fedtailor import genes
+from fedtailor import codec, genes
 from fedtailor.errors import UserError
 from fedtailor.initial import initial_supernet, read_weights
 from fedtailor.pretrain import predictor as predicting
 from fedtailor.pretrain.predictor import Lessons
+from fedtailor.pretrain.processes import one_thread
 from fedtailor.pretrain.quality import generation_quality
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
 from fedtailor.pretrain.supernet import train_supernet
-from fedtailor.pretrain.table import Table, accuracy_table
+from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, draw_tasks, hold_out
 from fedtailor.pretrain.training import train
 from fedtailor.rng import numpy_rng_for, rng_for
 from fedtailor.search.encoder import Encoder, Features, encoded
 from fedtailor.search.evolution import distinct
-from fedtailor.search.generator import Generator, Sampling
+from fedtailor.search.generator import Generator, Sampling, rounded
 from fedtailor.search.predictor import Predictor
 from fedtailor.search.score import ScoreNetwork, initialise
 from fedtailor.search.sde import VE
 from fedtailor.search.tokens import encode, encoding
 from fedtailor.supernet import Store, full_shapes
-from fedtailor.types import Arch, Examples, Json, SearchSpace, Setting, Task
+from fedtailor.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
 
@@ -70,6 +71,11 @@ class _Desk:
     def rng(self, purpose: str) -> torch.Generator:
         return rng_for(self.subject.how.seed, purpose)
 
+    def checkpoint(self, stage: str, *learned: object) -> Path:
+        """Name a training's file by all that it learns from: with anything else it begins anew."""
+        key = codec.digest([self.subject.how.seed, encoding(self.subject.space), VE(), *learned])
+        return self.folder / f"{stage}-{key[:16]}.safetensors"
+
 
 def pretrain(
     subject: Subject,
@@ -87,18 +93,39 @@ def pretrain(
         workers: processes that share the supernet's work.
         progress: told the stage and how far it is.
     """
+    with one_thread():  # another number of threads gives other bytes
+        return _made(subject, folder, weights, workers, progress or (lambda stage, done, of: None))
+
+
+def _made(
+    subject: Subject, folder: Path, weights: Path | None, workers: int, progress: Progress
+) -> Generator:
     how = subject.how
     divided = hold_out(subject.examples, how.images, numpy_rng_for(how.seed, "held out"))
-    desk = _Desk(subject, *divided, folder, workers, progress or (lambda stage, done, of: None))
-    store = _supernet(desk, weights)
+    desk = _Desk(subject, *divided, folder, workers, progress)
     tasks = _tasks(desk)
+    _check(subject)  # before what takes long
+    store = _supernet(desk, weights)
     table = _table(desk, store, _strangers(desk, how.archs, "architectures"), tasks, "table")
     score = _score(desk)
     features = _features(desk, tasks)
     lessons = _lessons(desk, score, table, features)
-    made = Generator(subject.space, score, _predictor(desk, lessons))
+    made = rounded(Generator(subject.space, score, _predictor(desk, lessons)))
     about = _judged(desk, made, lessons, table) | _gains(desk, made, store, table, features)
     return dataclasses.replace(made, about=about)
+
+
+def _check(subject: Subject) -> None:
+    """Refuse sizes of which there are no networks."""
+    code, how = encoding(subject.space), subject.how
+    try:
+        ScoreNetwork(code, VE(), how.score)
+    except ValueError as error:
+        raise UserError(f"pretrain.score: {error}") from None
+    try:
+        Predictor(code, VE(), subject.encoder.size, how.predictor)
+    except ValueError as error:
+        raise UserError(f"pretrain.predictor: {error}") from None
 
 
 def _supernet(desk: _Desk, weights: Path | None) -> Store:
@@ -118,15 +145,24 @@ def _supernet(desk: _Desk, weights: Path | None) -> Store:
 
 def _given(subject: Subject, weights: Path) -> Store:
     """Read a supernet; one of other classes would have a head of chance."""
-    saved, wanted = read_weights(weights), full_shapes(subject.space, subject.task)
+    setting = Setting(subject.task, subject.space, 0, subject.how.seed, init=str(weights))
+    try:
+        saved, wanted = read_weights(weights), full_shapes(subject.space, subject.task)
+        _check_head(subject, weights, saved, wanted)
+        return Store(subject.space, subject.task, initial_supernet(setting))
+    except UserError as error:  # of what a config calls so
+        raise UserError(str(error).replace("space.init: ", "weights: ", 1)) from None
+
+
+def _check_head(
+    subject: Subject, weights: Path, saved: Tensors, wanted: dict[str, tuple[int, ...]]
+) -> None:
     for name in (name for name in wanted if name.startswith("head.")):
         if name not in saved or tuple(saved[name].shape) != wanted[name]:
             raise UserError(
                 f"weights: {weights} is of another space, or was trained on other classes than the "
                 f"{subject.task.classes} of the data ({name} does not fit)"
             )
-    setting = Setting(subject.task, subject.space, 0, subject.how.seed, init=str(weights))
-    return Store(subject.space, subject.task, initial_supernet(setting))
 
 
 def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
@@ -136,9 +172,9 @@ def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
 
 
 def _strangers(desk: _Desk, number: int, purpose: str) -> list[Arch]:
-    """Draw distinct architectures."""
+    """Draw distinct architectures, as many as there are."""
     space, rng = desk.subject.space, desk.rng(purpose)
-    return distinct(space, lambda: genes.sample(space, rng), number, (), rng)
+    return list(dict.fromkeys(distinct(space, families(space, rng).__next__, number, (), rng)))
 
 
 def _table(
@@ -166,7 +202,7 @@ def _score(desk: _Desk) -> ScoreNetwork:
         rows = torch.randint(len(values), (how.score_training.batch,), generator=rng)
         return network.loss(values[rows], rng)
 
-    path = desk.folder / "score.safetensors"
+    path = desk.checkpoint("score", values, how.score, how.score_training)
     return train(network, loss, how.score_training, how.seed, path, progress=desk.follow("score"))
 
 
@@ -184,9 +220,13 @@ def _features(desk: _Desk, tasks: Sequence[SubTask]) -> list[Features]:
 def _lessons(
     desk: _Desk, score: ScoreNetwork, table: Table, features: Sequence[Features]
 ) -> Lessons:
-    every = desk.subject.how.kept
-    kept = (max(1, len(table.tasks) // every), max(1, len(table.archs) // every))
+    kept = (_kept(desk, table.tasks), _kept(desk, table.archs))
     return predicting.lessons(desk.subject.space, score, table, features, *kept)
+
+
+def _kept(desk: _Desk, of: Sequence[object]) -> int:
+    """Return how many judge the predictor and are not learned from."""
+    return max(1, len(of) // desk.subject.how.kept)
 
 
 def _predictor(desk: _Desk, lessons: Lessons) -> Predictor:
@@ -195,8 +235,8 @@ def _predictor(desk: _Desk, lessons: Lessons) -> Predictor:
     initialise(network, desk.rng("predictor weights"))
     network.shares.copy_(lessons.shares)
     loss = predicting.loss_of(network, lessons, how.predictor_training, how.per_task, how.over)
-    path = desk.folder / "predictor.safetensors"
-    follow = desk.follow("predictor")
+    sizes = (how.predictor, how.predictor_training, how.per_task, how.over)
+    path, follow = desk.checkpoint("predictor", lessons, *sizes), desk.follow("predictor")
     return train(network, loss, how.predictor_training, how.seed, path, progress=follow)
 
 
@@ -227,12 +267,13 @@ def _gains(
 ) -> dict[str, Json]:
     """Test what is generated for some tasks that the predictor does not know, on those tasks."""
     how, found = desk.subject.how, []
-    for number in range(len(table.tasks) - how.clients, len(table.tasks)):
+    clients = min(how.clients, _kept(desk, table.tasks))
+    for number in range(len(table.tasks) - clients, len(table.tasks)):
         rng, embedding = desk.rng(f"client {number}"), made.embed(features[number])
         groups = {
             "guided": made.architectures(how.per_client, rng, embedding, how.sampling),
             "for another": made.architectures(
-                how.per_client, rng, made.embed(features[number - how.clients]), how.sampling
+                how.per_client, rng, made.embed(features[number - clients]), how.sampling
             ),
             "unguided": made.architectures(how.per_client, rng, None, Sampling(strength=0.0)),
         }

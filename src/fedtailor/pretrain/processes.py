@@ -10,20 +10,22 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 import torch
+from torch.backends import cudnn
 
 from fedtailor import codec, registry
 from fedtailor.engines import channel
 from fedtailor.engines.local import KEEP_MEMORY
+from fedtailor.engines.worker import failure_of
 from fedtailor.errors import UserError
 from fedtailor.types import Json, SearchSpace, Tensors
 
 Work: TypeAlias = Callable[[socket.socket, Json, Tensors], None]
+Shared: TypeAlias = tuple[int, Json]  # a descriptor, and where each tensor lies
 
 
 @contextmanager
@@ -35,6 +37,19 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def reproducible(device: str) -> Iterator[None]:
+    """Compute by one thread and repeatable kernels; leave torch's generators as they were."""
+    cuda = [torch.device(device)] if device.startswith("cuda") else []
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        with one_thread(), torch.random.fork_rng(devices=cuda):
+            yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 def describe(space: SearchSpace) -> Json:
@@ -51,22 +66,30 @@ def space_of(description: Json) -> SearchSpace:
     return codec.unpack(registry.find("space", description["name"]), {}, description["fields"])
 
 
+@contextmanager
+def shared(tensors: Tensors) -> Iterator[Shared]:
+    """Hold tensors in shared memory for as long as they are being sent; receivers keep it."""
+    memory = channel.share(tensors)
+    try:
+        yield memory
+    finally:
+        os.close(memory[0])
+
+
 class Worker:
     """A process that does some work and answers what it is told.
 
     Args:
-        work: a function of a module; it is given a socket, the head and the tensors.
-        head: what it is told first.
-        shared: tensors, from `channel.share`.
+        work: a function of a module; it is given a socket, and what it is told first.
     """
 
-    def __init__(self, work: Work, head: Json, shared: tuple[int, Json]) -> None:
+    def __init__(self, work: Work) -> None:
         self.talk, theirs = socket.socketpair()
         end, self._lifeline = os.pipe()
         name = f"{work.__module__}:{work.__qualname__}"
         module = ["-P", "-m", "fedtailor.pretrain.processes"]
         path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, *module, name, str(theirs.fileno()), str(end)],
             pass_fds=(theirs.fileno(), end),
             env=KEEP_MEMORY | os.environ | path,
@@ -75,55 +98,74 @@ class Worker:
         )
         theirs.close()
         os.close(end)
-        self.send(head, shared)
 
-    def send(self, head: Json, shared: tuple[int, Json] | None = None) -> None:
+    def send(self, head: Json, tensors: Shared | None = None) -> None:
         """Tell it something; whether it is still there shows when it is asked."""
         with suppress(ConnectionError):
-            channel.send(self.talk, head, shared)
+            channel.send(self.talk, head, tensors)
 
     def receive(self) -> tuple[Json, Tensors]:
         """Wait for its answer, or say in one sentence why there is none."""
         try:
             head, tensors = channel.receive(self.talk)
         except (EOFError, ConnectionError):
-            with suppress(subprocess.TimeoutExpired):  # its own reason, not our kill
-                self._process.wait(timeout=10)
-            code = self._process.poll()
-            reason = (
-                f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
-            )
             raise UserError(
-                f"pretrain: a worker process died ({reason}); what was saved is used when the"
-                " command is run again"
+                f"pretrain: a worker process died ({self._reason()}); what was saved is used when"
+                " the command is run again"
             ) from None
+        if "refusal" in head:
+            raise UserError(head["refusal"])
         if "failure" in head:
             print(head["details"], file=sys.stderr)
             raise UserError(f"pretrain: a worker process failed ({head['failure']})")
         return head, tensors
 
+    def _reason(self) -> str:
+        with suppress(subprocess.TimeoutExpired):  # its own reason, not our kill
+            self.process.wait(timeout=10)
+        code = self.process.returncode
+        return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+
     def close(self) -> None:
         """End the process, whatever it is doing."""
         self.talk.close()
         os.close(self._lifeline)
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def team(work: Work, heads: Sequence[Json], tensors: Tensors) -> Iterator[list[Worker]]:
+    """Start a worker for every head, tell it that and all of them the tensors; end them at last."""
+    workers: list[Worker] = []
+    try:
+        for _ in heads:  # all are starting before the first is told: that waits for it
+            workers.append(Worker(work))
+        if workers:
+            with shared(tensors) as memory:
+                for worker, head in zip(workers, heads, strict=True):
+                    worker.send(head, memory)
+        yield workers
+    finally:
+        for worker in workers:
+            worker.close()
 
 
 def main(name: str, talk: int, lifeline: int) -> None:
     """Do the work of that name for the parent at the other end of the socket."""
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(1)
-    parent = socket.socket(fileno=talk)
     module, _, function = name.partition(":")
-    try:
-        getattr(importlib.import_module(module), function)(parent, *channel.receive(parent))
-    except (EOFError, ConnectionError):
-        return
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        details = "".join(traceback.format_exception(error))
-        channel.send(parent, {"failure": reason, "details": details})
+    with socket.socket(fileno=talk) as parent, suppress(EOFError, ConnectionError):  # parent gone
+        try:
+            getattr(importlib.import_module(module), function)(parent, *channel.receive(parent))
+        except (EOFError, ConnectionError):
+            raise
+        except UserError as error:
+            channel.send(parent, {"refusal": str(error)})
+        except Exception as error:
+            failure = failure_of(error)
+            channel.send(parent, {"failure": failure.reason, "details": failure.details})
 
 
 def _die_with_parent(lifeline: int) -> None:

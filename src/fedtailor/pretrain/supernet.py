@@ -14,6 +14,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +30,8 @@ from fedtailor.data.batches import batch
 from fedtailor.errors import UserError
 from fedtailor.initial import initial_supernet
 from fedtailor.optimise import SupernetOptimizer
-from fedtailor.pretrain.processes import describe, one_thread, space_of
-from fedtailor.pretrain.team import Follower, Leader
+from fedtailor.pretrain.processes import describe, reproducible, space_of
+from fedtailor.pretrain.team import Follower, Leader, lead
 from fedtailor.pretrain.training import write_whole
 from fedtailor.rng import rng_for, seed_for
 from fedtailor.supernet import Store
@@ -118,9 +119,9 @@ def train_supernet(
     state = _first_state(problem, checkpoint)
     if state.done == problem.steps:
         return Store(space, task, state.weights, device)
-    with one_thread(), torch.random.fork_rng(devices=problem.cuda):
-        with _team(problem, state, max(1, min(workers, settings.parts))) as team:
-            return _train(_Trainer(problem, state), team, checkpoint, progress, every)
+    size = max(1, min(workers, settings.parts))
+    with reproducible(device), _team(problem, state, size) as team:
+        return _train(_Trainer(problem, state), team, checkpoint, progress, every)
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,6 @@ class _Problem:
     @cached_property
     def steps(self) -> int:
         return self.settings.length(len(self.examples))
-
-    @property
-    def cuda(self) -> list[torch.device]:
-        """The devices whose global generator is used, besides the CPU."""
-        return [torch.device(self.device)] if self.device.startswith("cuda") else []
 
 
 def _check(settings: SupernetTraining, examples: Examples) -> None:
@@ -237,17 +233,18 @@ class _Trainer:
         """Compute the parts that are this process's, and move by the sum of all."""
         problem, how = self.problem, self.problem.settings
         models = [self.store.bind(arch) for arch in step_archs(problem.space, how, step)]
-        parts = self._rows(step).tensor_split(how.parts)
+        rows = self._rows(step)
+        parts = rows.tensor_split(how.parts)
         parameters: list[nn.Parameter] = []
         found: dict[int, Tensor] = {}
         for part in team.parts:
-            self._backward(models, step, part, parts[part])
+            self._backward(models, step, part, parts[part], len(parts[part]) / len(rows))
             unique = {id(p): p for model in models for p in model.parameters()}
             parameters = [p for p in unique.values() if p.grad is not None]
             found[part] = torch.cat([_gradient(p).reshape(-1) for p in parameters])
             for parameter in parameters:  # sums over parts are made in one order, below
                 parameter.grad = None
-        total = team.total(found).div_(how.parts)
+        total = team.total(found)
         if not total.isfinite().all():
             raise UserError(
                 f"pretrain.lr: the supernet's gradient is not finite in step {step + 1}; lower it"
@@ -259,7 +256,10 @@ class _Trainer:
         self._optimizer.step(models, how.rate(step, problem.steps))
         self.done = step + 1
 
-    def _backward(self, models: Sequence[nn.Module], step: int, part: int, rows: Tensor) -> None:
+    def _backward(
+        self, models: Sequence[nn.Module], step: int, part: int, rows: Tensor, share: float
+    ) -> None:
+        """Add a part's gradients to the networks', by its share of the batch."""
         problem, how = self.problem, self.problem.settings
         rng = rng_for(how.seed, "supernet", step, "augment", part)
         images, labels = batch(problem.examples, rows, rng, problem.device)
@@ -267,7 +267,7 @@ class _Trainer:
         target = _smooth(labels, problem.task.classes, how.label_smoothing)
         for number, model in enumerate(models):
             logits = model(images)
-            F.cross_entropy(logits, target).backward()
+            F.cross_entropy(logits, target).mul(share).backward()
             if how.scheme == "sandwich" and number == 0:
                 target = torch.lerp(target, logits.detach().softmax(1), how.distil)
 
@@ -291,8 +291,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _team(problem: _Problem, state: State, size: int) -> Leader:
-    """Start the processes that compute other parts of every batch than this one does."""
+def _team(problem: _Problem, state: State, size: int) -> AbstractContextManager[Leader]:
     tensors, tree = codec.pack((problem.examples, state), copy=False)
     head = {
         "space": describe(problem.space),
@@ -301,7 +300,7 @@ def _team(problem: _Problem, state: State, size: int) -> Leader:
         "device": problem.device,
         "tree": tree,
     }
-    return Leader(follow, head, tensors, problem.settings.parts, size)
+    return lead(follow, head, tensors, problem.settings.parts, size)
 
 
 def follow(leader: socket.socket, head: Json, tensors: Tensors) -> None:
@@ -310,6 +309,7 @@ def follow(leader: socket.socket, head: Json, tensors: Tensors) -> None:
     settings = codec.unpack(SupernetTraining, {}, head["settings"])
     task = codec.unpack(Task, {}, head["task"])
     problem = _Problem(space_of(head["space"]), task, examples, settings, head["device"])
-    trainer, seat = _Trainer(problem, state), Follower(leader, head, problem.device)
-    for step in range(state.done, problem.steps):
-        trainer.step(step, seat)
+    trainer, seat = _Trainer(problem, state), Follower(leader, head["share"], problem.device)
+    with reproducible(problem.device):
+        for step in range(state.done, problem.steps):
+            trainer.step(step, seat)

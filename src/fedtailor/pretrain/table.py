@@ -12,12 +12,11 @@ that ranked architectures on sub-tasks like calibration on 1,024 images does wit
 other images each, agree no better: 0.82, 0.53 and 0.65.
 """
 
-import os
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from fedtailor.engines import channel
 from fedtailor.errors import UserError
 from fedtailor.genes import sample_many
 from fedtailor.population import walk
-from fedtailor.pretrain.processes import Worker, describe, one_thread, space_of
+from fedtailor.pretrain.processes import Worker, describe, reproducible, space_of, team
 from fedtailor.pretrain.tasks import Marking, SubTask, marking
 from fedtailor.pretrain.training import write_whole
 from fedtailor.rng import rng_for, seed_for
@@ -49,26 +48,21 @@ class Table:
     archs: tuple[Arch, ...]
     tasks: tuple[SubTask, ...]
     accuracy: Tensor  # (architectures, tasks), float32: among the task's classes
-    likelihood: Tensor  # (architectures, tasks), float32: mean log-probability of the right class
     plain: Tensor  # (architectures,), float32: on all evaluation images, among all classes
-    about: dict[str, Json] = field(default_factory=dict)  # space, task and key of what made it
 
 
-def draw_archs(
-    space: SearchSpace, number: int, rng: torch.Generator, siblings: int = SIBLINGS
-) -> list[Arch]:
-    """Draw architectures at random, in families that share the first half of their stages.
+def families(space: SearchSpace, rng: torch.Generator, siblings: int = SIBLINGS) -> Iterator[Arch]:
+    """Draw architectures without end, some in a row that share the first half of their stages.
 
-    That half is computed once for a family. Each by itself is drawn as `genes.sample_many` does.
+    That half is computed once for a family. Each by itself is drawn as `genes.sample` does.
     """
     later = _later_genes(space)
-    parents = sample_many(space, -(-number // siblings), rng)
-    found: list[Arch] = []
-    for parent in parents:
-        for other in (parent, *sample_many(space, siblings - 1, rng)):
+    while True:
+        parent, *others = sample_many(space, siblings, rng)
+        yield parent
+        for other in others:
             pairs = enumerate(zip(parent, other, strict=True))
-            found.append(space.repair(tuple(o if g in later else p for g, (p, o) in pairs)))
-    return found[:number]
+            yield space.repair(tuple(o if gene in later else p for gene, (p, o) in pairs))
 
 
 def _later_genes(space: SearchSpace) -> set[int]:
@@ -109,65 +103,27 @@ def accuracy_table(
         progress: told the number of architectures done and of all.
         chunk: architectures to a file.
     """
-    material = _material(store, archs, examples, tasks, calibration)
+    order = _sorted(store, archs)
+    material = _material(store, [archs[at] for at in order], examples, tasks, calibration)
     job = _Job(store, material, folder, chunk, _key(store, material, chunk))
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = range(len(job.chunks))
-    missing = [number for number in numbers if _read(job, number) is None]
+    missing = [number for number in range(len(job.chunks)) if _read(job, number) is None]
     done = len(archs) - sum(len(job.chunks[number]) for number in missing)
 
-    def finished(number: int | None) -> None:
+    def finished(more: int) -> None:
         nonlocal done
-        done += 0 if number is None else len(job.chunks[number])
+        done += more
         if progress is not None:
             progress(done, len(archs))
 
-    finished(None)
+    finished(0)
     if min(workers, len(missing)) > 1:
         _share(job, missing, workers, finished)
     else:
         for number in missing:
             _write(job, number)
-            finished(number)
-    return _assembled(job, archs, tasks)
-
-
-def table_key(
-    store: Store,
-    archs: Sequence[Arch],
-    examples: Examples,
-    tasks: Sequence[SubTask],
-    calibration: Examples | None,
-    chunk: int = CHUNK,
-) -> str:
-    """Tell a table from others by what it is made from; arguments as `accuracy_table`."""
-    return _key(store, _material(store, archs, examples, tasks, calibration), chunk)
-
-
-def write_table(path: Path, table: Table) -> None:
-    """Write a table into a file."""
-    write_whole(path, table)
-
-
-def read_table(path: Path, space: SearchSpace, task: Task, key: str | None = None) -> Table:
-    """Read a table of this space and task; with a key, only the one that was made from that."""
-    table = codec.read(Table, path)
-    about = _about(space, task, key or "")
-    for name in ("space", "task"):
-        if table.about.get(name) != about[name]:
-            there, wanted = codec.dumps(table.about.get(name)), codec.dumps(about[name])
-            raise UserError(f"{path}: the table is of the {name} {there}, not of {wanted}")
-    if key is not None and table.about.get("key") != key:
-        raise UserError(
-            f"{path}: the table was made from other weights, architectures, images or sub-tasks;"
-            " delete it to have it made again"
-        )
-    return table
-
-
-def _about(space: SearchSpace, task: Task, key: str) -> dict[str, Json]:
-    shape = list(task.shape)
-    return {"space": describe(space), "task": {"shape": shape, "classes": task.classes}, "key": key}
+            finished(len(job.chunks[number]))
+    return Table(tuple(archs), tuple(tasks), *_rows(job, torch.tensor(order, dtype=torch.int64)))
 
 
 @dataclass(frozen=True)
@@ -178,7 +134,6 @@ class Chunk:
     number: int
     check: str  # of the rows: a damaged number still is one
     accuracy: Tensor
-    likelihood: Tensor
     plain: Tensor
 
 
@@ -189,8 +144,7 @@ class Material:
     archs: tuple[Arch, ...]  # sorted
     examples: Examples
     calibration: Examples | None
-    masks: Tensor  # as in a Marking
-    times: Tensor
+    marking: Marking
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,11 +161,6 @@ class _Job:
         count = len(self.material.archs)
         return [range(at, min(at + self.size, count)) for at in range(0, count, self.size)]
 
-    @cached_property
-    def marking(self) -> Marking:
-        labels = self.material.examples.labels
-        return Marking(labels, self.material.masks, self.material.times)
-
     def file(self, number: int) -> Path:
         return self.folder / f"chunk-{number:05d}.safetensors"
 
@@ -223,14 +172,15 @@ def _material(
     tasks: Sequence[SubTask],
     calibration: Examples | None,
 ) -> Material:
+    """Bring together what a table of these architectures, which are sorted, is made from."""
     mixed = torch.randperm(len(examples), generator=rng_for(0, "table", "order"))
     few = None
     if calibration is not None:
         size = len(calibration)
         few = _only(calibration, torch.randperm(size, generator=rng_for(0, "table", "calibration")))
     found = marking(examples.labels[examples.index], tasks, store.task.classes)
-    chosen = tuple(archs[at] for at in _sorted(store, archs))
-    return Material(chosen, _only(examples, mixed), few, found.masks, found.times[mixed])
+    found = Marking(found.labels[mixed], found.masks, found.times[mixed])
+    return Material(tuple(archs), _only(examples, mixed), few, found)
 
 
 def _key(store: Store, material: Material, chunk: int) -> str:
@@ -259,18 +209,17 @@ def _only(examples: Examples, rows: Tensor) -> Examples:
 
 def _compute(job: _Job, number: int) -> Chunk:
     rows, material = job.chunks[number], job.material
-    labels, archs = material.examples.labels, material.archs[rows.start : rows.stop]
-    shape = len(rows), material.masks.shape[1]
-    accuracy, likelihood, plain = torch.empty(shape), torch.empty(shape), torch.empty(len(rows))
-    cuda = [torch.device(job.store.device)] if job.store.device.startswith("cuda") else []
-    with one_thread(), torch.random.fork_rng(devices=cuda):
+    archs, marks = material.archs[rows.start : rows.stop], material.marking
+    accuracy, plain = torch.empty(len(rows), marks.masks.shape[1]), torch.empty(len(rows))
+    with reproducible(job.store.device):
         torch.manual_seed(seed_for(0, "table", number))  # for operations that are noise
-        for at, logits in walk(job.store, archs, material.examples, material.calibration):
-            accuracy[at] = job.marking.accuracies(logits)
-            likelihood[at] = job.marking.likelihoods(logits)
-            plain[at] = (logits.argmax(1) == labels).float().mean()
-    check = codec.digest([accuracy, likelihood, plain])
-    return Chunk(job.key, number, check, accuracy, likelihood, plain)
+        try:
+            for at, logits in walk(job.store, archs, material.examples, material.calibration):
+                accuracy[at] = marks.accuracies(logits)
+                plain[at] = (logits.argmax(1) == marks.labels).float().mean()
+        except FloatingPointError as error:
+            raise UserError(f"pretrain.supernet: {error}") from None
+    return Chunk(job.key, number, codec.digest([accuracy, plain]), accuracy, plain)
 
 
 def _write(job: _Job, number: int) -> None:
@@ -283,27 +232,25 @@ def _read(job: _Job, number: int) -> Chunk | None:
         chunk = codec.read(Chunk, job.file(number))
     except (UserError, OSError):
         return None
-    whole = chunk.check == codec.digest([chunk.accuracy, chunk.likelihood, chunk.plain])
+    whole = chunk.check == codec.digest([chunk.accuracy, chunk.plain])
     return chunk if whole and (chunk.key, chunk.number) == (job.key, number) else None
 
 
-def _assembled(job: _Job, archs: Sequence[Arch], tasks: Sequence[SubTask]) -> Table:
-    shape = len(archs), len(tasks)
-    accuracy, likelihood, plain = torch.empty(shape), torch.empty(shape), torch.empty(len(archs))
-    order = torch.tensor(_sorted(job.store, archs), dtype=torch.int64)
-    for number, rows in enumerate(job.chunks):
+def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the accuracies of all chunks, which are sorted, in the order they were asked for."""
+    chunks: list[Chunk] = []
+    for number in range(len(job.chunks)):
         chunk = _read(job, number)
         if chunk is None:
             raise UserError(f"{job.file(number)}: it was written but cannot be read")
-        at = order[rows.start : rows.stop]
-        accuracy[at], likelihood[at] = chunk.accuracy, chunk.likelihood
-        plain[at] = chunk.plain
-    about = _about(job.store.space, job.store.task, job.key)
-    return Table(tuple(archs), tuple(tasks), accuracy, likelihood, plain, about)
+        chunks.append(chunk)
+    accuracy, plain = torch.cat([c.accuracy for c in chunks]), torch.cat([c.plain for c in chunks])
+    back = order.argsort()
+    return accuracy[back], plain[back]
 
 
 def _share(
-    job: _Job, missing: Sequence[int], workers: int, finished: Callable[[int | None], None]
+    job: _Job, missing: Sequence[int], workers: int, finished: Callable[[int], None]
 ) -> None:
     """Have worker processes compute the chunks, each the next when it is done with one."""
     tensors, tree = codec.pack((job.material, job.store.copy()), copy=False)
@@ -316,24 +263,17 @@ def _share(
         "size": job.size,
         "key": job.key,
     }
-    shared, waiting = channel.share(tensors), deque(missing)
-    team: list[Worker] = []
-    try:
-        with selectors.DefaultSelector() as selector:
-            for _ in range(min(workers, len(missing))):
-                team.append(Worker(serve, head, shared))
-                team[-1].send({"chunk": waiting.popleft()})
-                selector.register(team[-1].talk, selectors.EVENT_READ, team[-1])
-            for _ in missing:
-                worker: Worker = selector.select()[0][0].data
-                number = worker.receive()[0]["chunk"]
-                if waiting:
-                    worker.send({"chunk": waiting.popleft()})
-                finished(number)
-    finally:
-        os.close(shared[0])
-        for worker in team:
-            worker.close()
+    heads, waiting = [head] * min(workers, len(missing)), deque(missing)
+    with team(serve, heads, tensors) as processes, selectors.DefaultSelector() as selector:
+        for process in processes:
+            process.send({"chunk": waiting.popleft()})
+            selector.register(process.talk, selectors.EVENT_READ, process)
+        for _ in missing:
+            worker: Worker = selector.select()[0][0].data
+            number = worker.receive()[0]["chunk"]
+            if waiting:
+                worker.send({"chunk": waiting.popleft()})
+            finished(len(job.chunks[number]))
 
 
 def serve(parent: socket.socket, head: Json, tensors: Tensors) -> None:

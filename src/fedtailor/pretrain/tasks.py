@@ -22,7 +22,6 @@ from fedtailor.data.source import Ints
 from fedtailor.errors import UserError
 from fedtailor.types import Examples
 
-FLOOR = -80.0  # of log-odds: their exponential is still a float
 TRIES = 100  # draws of proportions that leave fewer than two classes
 
 
@@ -82,6 +81,11 @@ def draw_tasks(
         how: which tasks.
     """
     how = TaskDraw() if how is None else how
+    if how.most < how.fewest:
+        raise UserError(
+            f"pretrain.draw.most: {how.most} classes at most, but {how.fewest} at fewest;"
+            " give pretrain.draw.fewest no more"
+        )
     classes = int(max(labels.max(), support_labels.max())) + 1
     rows, others = (rows_by_class(each.numpy(), classes) for each in (labels, support_labels))
     both = [c for c in range(classes) if len(rows[c]) and len(others[c])]
@@ -157,20 +161,7 @@ class Marking:
         earlier = torch.arange(logits.shape[1]) < self.labels[:, None]
         beaten = (logits > own) | ((logits == own) & earlier)
         right = beaten.float() @ self.masks == 0  # whole numbers: exact in any order
-        return self._means(right)
-
-    def likelihoods(self, logits: Tensor) -> Tensor:
-        """Return the mean log-probability of the right class among the task's classes.
-
-        Of few images it ranks networks with less noise than accuracy does.
-        """
-        shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=FLOOR)
-        own = shifted.gather(1, self.labels[:, None])
-        of_task = shifted.exp() @ self.masks
-        return self._means(own - of_task.log_())
-
-    def _means(self, values: Tensor) -> Tensor:
-        return (values * self.times).sum(0) / self.times.sum(0)
+        return (right * self.times).sum(0) / self.times.sum(0)
 
 
 def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import safetensors
 import torch
 from annotated_types import Ge, Interval
 from torch import Tensor
@@ -131,12 +132,19 @@ class DiffusionProposer:
         return [*found, *strangers]
 
 
+def rounded(generator: Generator) -> Generator:
+    """Round a generator's numbers, in place, as its file will have them."""
+    for module in (generator.score, generator.predictor):
+        module.load_state_dict({name: _rounded(t) for name, t in module.state_dict().items()})
+    return generator
+
+
 def save(generator: Generator, path: Path) -> None:
     """Write a generator to a file, its numbers rounded to 16 bits."""
     space, predictor = generator.space, generator.predictor
     parts = {"score": generator.score, "predictor": predictor}
     weights = {
-        f"{part}.{name}": tensor.half().cpu()
+        f"{part}.{name}": _rounded(tensor).cpu()
         for part, module in parts.items()
         for name, tensor in module.state_dict().items()
     }
@@ -150,31 +158,34 @@ def save(generator: Generator, path: Path) -> None:
         weights,
         generator.about,
     )
-    codec.write(path, found)
+    new = path.with_name(f"{path.name}.new")  # whole or not at all
+    try:
+        codec.write(new, found)
+        new.replace(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path}: cannot be written ({error})") from None
 
 
 def load(path: Path, space: SearchSpace) -> Generator:
     """Read a generator for a space: of any preset that has the same choices."""
-    found = codec.read(Stored, path)
+    found = _read(path)
     if found.choices != _choices(space):
         raise UserError(
-            f"{path}: the generator is of a space with other choices; "
-            "`fedtailor pretrain` makes one"
+            f"generator: {path} is of a space with other choices; `fedtailor pretrain` makes one"
         )
     code = encoding(space)
-    score = ScoreNetwork(code, found.sde, found.score)
-    predictor = Predictor(code, found.sde, found.feature_size, found.predictor)
-    for part, module in {"score": score, "predictor": predictor}.items():
-        own = {
-            name.removeprefix(f"{part}."): tensor.float()
-            for name, tensor in found.weights.items()
-            if name.startswith(f"{part}.")
-        }
-        try:
-            module.load_state_dict(own)
-        except RuntimeError as error:
-            raise UserError(f"{path}: not a readable generator ({error})") from None
-        module.eval().requires_grad_(requires_grad=False)
+    try:
+        score = ScoreNetwork(code, found.sde, found.score)
+        predictor = Predictor(code, found.sde, found.feature_size, found.predictor)
+        for part, module in {"score": score, "predictor": predictor}.items():
+            of, named = len(part) + 1, found.weights.items()
+            module.load_state_dict({n[of:]: t for n, t in named if n.startswith(f"{part}.")})
+            module.eval().requires_grad_(requires_grad=False)
+    except (RuntimeError, TypeError, ValueError):  # of torch, in many lines
+        raise UserError(
+            f"generator: the weights in {path} do not fit its settings; `fedtailor pretrain` makes "
+            "another"
+        ) from None
     return Generator(space, score, predictor, found.about)
 
 
@@ -187,6 +198,27 @@ def shipped(name: str, space: SearchSpace) -> Generator:
             f"--space {name}` makes one, and --generator names its file"
         )
     return load(path, space)
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    """Round to 16 bits what these can hold: no indices, and no numbers beyond 65504."""
+    half = tensor.half() if tensor.is_floating_point() else tensor
+    return half if half.isfinite().all() else tensor
+
+
+def _read(path: Path) -> Stored:
+    """Read a generator's file, or say in one sentence that it is none."""
+    if not path.is_file():
+        raise UserError(f"generator: there is no file {path}")
+    try:
+        found = codec.read(Stored, path)
+        if all(tensor.isfinite().all() for tensor in found.weights.values()):
+            return found
+    except (UserError, OSError, AttributeError):  # the last where JSON of another kind was read
+        pass
+    raise UserError(
+        f"generator: {path} is damaged or no generator's file; `fedtailor pretrain` makes one"
+    )
 
 
 def _choices(space: SearchSpace) -> Json:

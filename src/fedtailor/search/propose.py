@@ -1,7 +1,7 @@
 """Proposers: where the next architectures to try come from, one interface for all searches.
 
-The generator's proposer has its place here too: a frozen dataclass with the fields of a generator
-file and a client's data embedding, entered in PROPOSERS as `diffusion`.
+`random` and `evolution` are here; `diffusion`, which draws from a trained generator and needs one
+as its option, is in `generator`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from fedtailor import genes
 from fedtailor.errors import UserError
 from fedtailor.registry import nearest
 from fedtailor.search.evolution import Population, Rates, distinct, offspring
+from fedtailor.search.generator import DiffusionProposer
 from fedtailor.search.surrogate import Surrogate
 from fedtailor.types import Arch, SearchSpace
 
@@ -50,7 +51,11 @@ class EvolutionProposer(Rates):
         return offspring(space, population, number, rng, self)
 
 
-PROPOSERS: dict[str, type[Proposer]] = {"random": RandomProposer, "evolution": EvolutionProposer}
+PROPOSERS: dict[str, type[Proposer]] = {
+    "random": RandomProposer,
+    "evolution": EvolutionProposer,
+    "diffusion": DiffusionProposer,
+}
 
 
 def proposer(name: str, **options: Any) -> Proposer:

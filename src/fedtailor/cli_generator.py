@@ -1,0 +1,115 @@
+"""The verbs of the generator of architectures: pretrain and generate."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fedtailor.cli_common import AsJson, fail, print_json
+
+
+def pretrain(
+    *overrides: str,
+    space: str,
+    data: str,
+    out: Annotated[Path, Parameter(help="The generator's file.")],
+    preset: str = "cpu",
+    recipe: str = "default",
+    weights: Path | None = None,
+    encoder: Path | None = None,
+    workers: int = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Make a generator of architectures for a search space; it serves any federation after.
+
+    Four stages: a supernet is trained on the data, architectures are tested with its weights on
+    many sub-tasks, a score network learns which architectures there are, and a predictor which of
+    them suit which data. Ctrl-C is safe: the same command goes on from the folder OUT.work.
+    Generators for mobilenetv3, darts and nasvit come with the package. For example:
+
+    fedtailor pretrain --space mobilenetv3 --data cifar100 --out mine.safetensors
+
+    fedtailor generate --space mobilenetv3 --generator mine.safetensors
+
+    Args:
+        overrides: key=value of the recipe, such as supernet.epochs=2 or archs=500.
+        space: the search space.
+        data: the name of a data set, or a path as data.path.
+        out: the generator's file.
+        preset: of the space.
+        recipe: default, or paper for the published sizes (days of computing).
+        weights: a supernet's weights (safetensors) trained on the same data, instead of training.
+        encoder: ResNet-18 weights (torchvision's file), instead of the package's small encoder.
+        workers: processes that share the work; the result does not depend on them.
+        as_json: print the generator's card as JSON.
+    """
+    from fedtailor import generation, terminal
+    from fedtailor.config import parse_override
+
+    order = generation.Order(space, data, out, preset, recipe, weights, encoder, workers)
+    now = ["reading"]
+    try:
+        with terminal.living(lambda: f"{out.name}: {now[0]}"):
+            made = generation.make(
+                order,
+                dict(parse_override(text) for text in overrides),
+                lambda stage, done, of: now.__setitem__(0, f"{stage} {done}/{of}"),
+            )
+    except KeyboardInterrupt:
+        fail(f"stopped; the same command goes on from {generation.work_folder(out)}", 130)
+    if as_json:
+        print_json(made.about)
+        return
+    for text in generation.card_lines(made.about):
+        print(text)
+    print(f"wrote {out}; next: fedtailor generate --space {space} --generator {out}")
+
+
+def generate(
+    *overrides: str,
+    space: str,
+    n: int = 100,
+    data: str | None = None,
+    client: int = 0,
+    preset: str = "cpu",
+    generator: Path | None = None,
+    encoder: Path | None = None,
+    strength: float = 1.0,
+    steps: int = 10,
+    seed: int = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw architectures for a client's data from a generator, in about a second.
+
+    Each is a digit for each choice, its option counted from 0; --json has them with names. For
+    example, for client 3 of 20 that share CIFAR-10 unevenly:
+
+    fedtailor generate --space mobilenetv3 --data cifar10 --client 3 clients=20 alpha=0.3
+
+    Args:
+        overrides: key=value of [data], such as clients=20.
+        space: the search space.
+        n: how many.
+        data: the name of a data set, or a path; without it, for no data in particular.
+        client: the client whose training images count.
+        preset: of the space.
+        generator: a file from `fedtailor pretrain`, instead of the package's own.
+        encoder: the weights that the generator was made with, where not the package's own.
+        strength: of the guidance by the predicted accuracy; 0: none.
+        steps: of the sampler.
+        seed: of the draw.
+        as_json: print JSON for scripts.
+    """
+    from fedtailor import generation
+    from fedtailor.config import parse_override
+
+    options = dict(parse_override(text) for text in overrides)
+    wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, seed)
+    found = generation.draw(wanted, {"strength": strength, "steps": steps}, options)
+    if as_json:
+        print_json(found.table())
+        return
+    for text in found.lines():
+        print(text)
+    print(found.line(), file=sys.stderr)
