@@ -16,6 +16,7 @@ from fedtailor.config import flatten, make_space, parse_override
 from fedtailor.errors import UserError
 from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER
+from fedtailor.search._resnet import SMALL_FEATURES
 from fedtailor.search.generator import Sampling, load, save
 from fedtailor.types import Choice
 from tests import tiny_generator
@@ -258,11 +259,13 @@ def test_a_space_for_which_none_comes_with_the_package(say: Any):
     assert errors.startswith("fedtailor: space: no generator comes with the package for mobilenet")
 
 
-def test_an_encoder_of_another_size_is_refused(say: Any, tmp_path: Path):
-    path = tmp_path / "other.safetensors"
-    save(tiny_generator.generator(make_space({"name": SPACE}), features=12), path)
-    _, errors = say(*generate(path, "--data", "digits"), code=2)
-    assert "features, but the generator was made with 12" in errors
+def test_another_encoder_than_the_generator_s_is_refused(say: Any, tmp_path: Path):
+    path, space = tmp_path / "other.safetensors", make_space({"name": SPACE})
+    for features, digest in ((12, {}), (SMALL_FEATURES, {"encoder": "another"})):
+        made = tiny_generator.generator(space, features=features)
+        save(dataclasses.replace(made, about=digest), path)
+        _, errors = say(*generate(path, "--data", "digits"), code=2)
+        assert errors.startswith("fedtailor: encoder: the generator was made with another one")
 
 
 def test_the_real_program_prints_nothing_but_json(file: Path):

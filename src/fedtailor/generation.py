@@ -62,7 +62,7 @@ def _card(order: Order, overrides: dict[str, Any]) -> dict[str, Json]:
     """Say what a generator was asked to be."""
     asked = dataclasses.asdict(order)
     asked |= {name: value.name for name, value in asked.items() if isinstance(value, Path)}
-    for name in ("out", "workers"):  # they make no difference
+    for name in ("out", "workers", "encoder"):  # the encoder is known by its digest
         asked.pop(name)
     return asked | {"overrides": flatten(overrides), "version": fedtailor.__version__}
 
@@ -212,12 +212,13 @@ def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Draw
 
 
 def _encoder(file: Path | None, generator: Generator) -> Encoder:
-    """Return the encoder; features of another size than a generator's say nothing to it."""
-    encoder, wanted = load_encoder(file), generator.predictor.feature_size
-    if encoder.size != wanted:
+    """Return the encoder that a generator was made with: features of others say nothing to it."""
+    encoder = load_encoder(file)
+    fits = encoder.size == generator.predictor.feature_size
+    if not fits or generator.about.get("encoder", encoder.digest) != encoder.digest:
         raise UserError(
-            f"encoder: it has {encoder.size} features, but the generator was made with {wanted}; "
-            "give the weights that it was made with"
+            "encoder: the generator was made with another one; give the weights of that, or make a "
+            "generator with `fedtailor pretrain --encoder`"
         )
     return encoder
 

@@ -246,12 +246,13 @@ def _judged(desk: _Desk, made: Generator, lessons: Lessons, table: Table) -> dic
     known = genes.sample_many(space, how.score_archs, desk.rng("score architectures"))
     others = genes.sample_many(space, 20 * how.drawn, desk.rng("reference"))
     found: dict[str, Json] = {
+        "encoder": desk.subject.encoder.digest,
         "supernet": {
             "classes": desk.subject.task.classes,
             "lowest": float(table.plain.min()),
             "mean": float(table.plain.mean()),
             "highest": float(table.plain.max()),
-        }
+        },
     }
     embedding = made.predictor.embed(lessons.values[-1:], lessons.present[-1:])[0].detach()
     for name, strength in (("unguided", 0.0), ("guided", how.sampling.strength)):
