@@ -86,7 +86,7 @@ def test_four_stages_and_what_they_are_worth(folder: Path, whole: bytes):
     made = load(folder / "generator.safetensors", SPACE)
     about = made.about
     assert whole and json.loads(json.dumps(about, allow_nan=False)) == about
-    assert set(about) == {"supernet", "unguided", "guided", "kendall_tau", "accuracy"}
+    assert set(about) == {"encoder", "supernet", "unguided", "guided", "kendall_tau", "accuracy"}
     assert about["supernet"]["classes"] == 4
     assert 0 <= about["supernet"]["lowest"] <= about["supernet"]["mean"] <= 1
     assert set(about["accuracy"]) == {"guided", "for another", "unguided"}

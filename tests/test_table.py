@@ -71,8 +71,8 @@ def made(folder: Path, calibration: Examples | None = CALIBRATION, **how: Any) -
 
 
 def same(first: Table, second: Table) -> bool:
-    pairs = ((first.accuracy, second.accuracy), (first.plain, second.plain))
-    return all(torch.equal(one, other) for one, other in pairs)
+    fields = ("accuracy", "likelihood", "plain")
+    return all(torch.equal(getattr(first, field), getattr(second, field)) for field in fields)
 
 
 def slow_accuracy(logits: torch.Tensor, labels: torch.Tensor, task: SubTask) -> float:
@@ -91,6 +91,11 @@ def test_recalibrated_accuracies_against_one_network_and_image_at_a_time(tmp_pat
             logits = model(batch(EVALUATION, torch.arange(60), None, "cpu")[0])
         expected = [slow_accuracy(logits, labels, task) for task in tasks()]
         assert found.accuracy[number].tolist() == pytest.approx(expected, abs=1e-6)
+        for task, value in zip(tasks(), found.likelihood[number].tolist(), strict=True):
+            classes = torch.tensor(task.classes)
+            logs = logits[task.images][:, classes].log_softmax(1)
+            right = labels[task.images][:, None] == classes
+            assert value == pytest.approx(float(logs[right].mean()), rel=1e-4)
         assert float(found.plain[number]) == pytest.approx(
             float((logits.argmax(1) == labels).float().mean())
         )

@@ -45,6 +45,21 @@ def test_masked_accuracies_against_a_loop_over_images(rounded: bool):
     assert len(set(expected)) > 20
 
 
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_likelihoods_against_a_loop_over_tasks(scale: float):
+    """Also where probabilities are too small for floats, if they stay above exp(-80)."""
+    logits = scale * torch.randn(len(LABELS), CLASSES, generator=torch.Generator().manual_seed(1))
+    tasks = draw(40)
+    found = marking(LABELS, tasks, CLASSES).likelihoods(logits)
+    floored = logits - logits.amax(1, keepdim=True)
+    floored = floored.clamp(min=-80).double()
+    for task, value in zip(tasks, found.tolist(), strict=True):
+        classes = torch.tensor(task.classes)
+        right = torch.searchsorted(classes, LABELS[task.images])
+        logs = floored[task.images][:, classes].log_softmax(1)
+        assert value == pytest.approx(float(logs[torch.arange(len(right)), right].mean()), rel=1e-4)
+
+
 def test_a_network_that_says_the_same_of_all_images_is_right_on_the_first_class_alone():
     tasks = draw(20, mixtures=0.0)
     found = marking(LABELS, tasks, CLASSES).accuracies(torch.zeros(len(LABELS), CLASSES))

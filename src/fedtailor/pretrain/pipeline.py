@@ -221,7 +221,8 @@ def _lessons(
     desk: _Desk, score: ScoreNetwork, table: Table, features: Sequence[Features]
 ) -> Lessons:
     kept = (_kept(desk, table.tasks), _kept(desk, table.archs))
-    return predicting.lessons(desk.subject.space, score, table, features, *kept)
+    target = desk.subject.how.target
+    return predicting.lessons(desk.subject.space, score, table, features, *kept, target)
 
 
 def _kept(desk: _Desk, of: Sequence[object]) -> int:

@@ -29,7 +29,8 @@ class Lessons:
     """What a predictor learns from; the last tasks and architectures are kept to judge it."""
 
     tables: Tensor  # (architectures, tokens, values): clean, as they are diffused
-    accuracy: Tensor  # (tasks, architectures)
+    accuracy: Tensor  # (tasks, architectures): what predictions are judged by
+    target: Tensor  # (tasks, architectures): what they learn, such as the accuracy
     values: Tensor  # (tasks, classes, images, features)
     present: Tensor  # (tasks, classes, images)
     shares: Tensor  # of the tokens' values, which centred the tables
@@ -44,12 +45,14 @@ def lessons(
     features: Sequence[Features],
     kept_tasks: int,
     kept_archs: int,
+    target: Literal["accuracy", "likelihood"] = "accuracy",
 ) -> Lessons:
     """Lay out a table, and the features of every task's images."""
     tables = score.to_diffused(one_hot(space, table.archs))
     tasks, archs = len(table.tasks) - kept_tasks, len(table.archs) - kept_archs
     truth = table.accuracy.T.contiguous()
-    return Lessons(tables, truth, *grouped(features), score.shares, tasks, archs)
+    learned = table.likelihood.T.contiguous() if target == "likelihood" else truth
+    return Lessons(tables, truth, learned, *grouped(features), score.shares, tasks, archs)
 
 
 def loss_of(
@@ -60,7 +63,7 @@ def loss_of(
     over: Literal["task", "all"],
 ) -> Loss:
     """Return the loss of a step: some tasks, and some architectures of each."""
-    targets = standardised(found.accuracy[: found.tasks, : found.archs], over)
+    targets = standardised(found.target[: found.tasks, : found.archs], over)
     number = max(1, training.batch // per_task)
 
     def loss(step: int, rng: torch.Generator) -> Tensor:

@@ -37,7 +37,8 @@ class Pretraining:
     predictor: PredictorSettings = predictors.LIGHT
     predictor_training: Training = Training(6000, 256, 1e-3)  # noqa: RUF009
     per_task: Positive = 16  # architectures of one task in a batch
-    over: Literal["task", "all"] = "task"  # where accuracies are brought to mean 0, deviation 1
+    target: Literal["accuracy", "likelihood"] = "likelihood"  # what the predictor learns
+    over: Literal["task", "all"] = "task"  # where targets are brought to mean 0, deviation 1
     sampling: Sampling = Sampling()  # noqa: RUF009
     drawn: Positive = 500  # tables that judge the generator
     clients: Annotated[int, Ge(0)] = 4  # kept tasks for which architectures are drawn and tested
@@ -54,6 +55,7 @@ PAPER = Pretraining(
     score_training=trainings.PAPER_SCORE,
     predictor=predictors.PAPER,
     predictor_training=trainings.PAPER_PREDICTOR,
+    target="accuracy",
     over="all",
     sampling=Sampling("langevin", 1000),
 )

@@ -48,6 +48,7 @@ class Table:
     archs: tuple[Arch, ...]
     tasks: tuple[SubTask, ...]
     accuracy: Tensor  # (architectures, tasks), float32: among the task's classes
+    likelihood: Tensor  # (architectures, tasks), float32: mean log-probability of the right class
     plain: Tensor  # (architectures,), float32: on all evaluation images, among all classes
 
 
@@ -134,6 +135,7 @@ class Chunk:
     number: int
     check: str  # of the rows: a damaged number still is one
     accuracy: Tensor
+    likelihood: Tensor
     plain: Tensor
 
 
@@ -210,16 +212,19 @@ def _only(examples: Examples, rows: Tensor) -> Examples:
 def _compute(job: _Job, number: int) -> Chunk:
     rows, material = job.chunks[number], job.material
     archs, marks = material.archs[rows.start : rows.stop], material.marking
-    accuracy, plain = torch.empty(len(rows), marks.masks.shape[1]), torch.empty(len(rows))
+    shape = len(rows), marks.masks.shape[1]
+    accuracy, likelihood, plain = torch.empty(shape), torch.empty(shape), torch.empty(len(rows))
     with reproducible(job.store.device):
         torch.manual_seed(seed_for(0, "table", number))  # for operations that are noise
         try:
             for at, logits in walk(job.store, archs, material.examples, material.calibration):
                 accuracy[at] = marks.accuracies(logits)
+                likelihood[at] = marks.likelihoods(logits)
                 plain[at] = (logits.argmax(1) == marks.labels).float().mean()
         except FloatingPointError as error:
             raise UserError(f"pretrain.supernet: {error}") from None
-    return Chunk(job.key, number, codec.digest([accuracy, plain]), accuracy, plain)
+    found = accuracy, likelihood, plain
+    return Chunk(job.key, number, codec.digest(found), *found)
 
 
 def _write(job: _Job, number: int) -> None:
@@ -232,21 +237,23 @@ def _read(job: _Job, number: int) -> Chunk | None:
         chunk = codec.read(Chunk, job.file(number))
     except (UserError, OSError):
         return None
-    whole = chunk.check == codec.digest([chunk.accuracy, chunk.plain])
+    whole = chunk.check == codec.digest((chunk.accuracy, chunk.likelihood, chunk.plain))
     return chunk if whole and (chunk.key, chunk.number) == (job.key, number) else None
 
 
-def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the accuracies of all chunks, which are sorted, in the order they were asked for."""
+def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what all chunks hold, which are sorted, in the order they were asked for."""
     chunks: list[Chunk] = []
     for number in range(len(job.chunks)):
         chunk = _read(job, number)
         if chunk is None:
             raise UserError(f"{job.file(number)}: it was written but cannot be read")
         chunks.append(chunk)
-    accuracy, plain = torch.cat([c.accuracy for c in chunks]), torch.cat([c.plain for c in chunks])
     back = order.argsort()
-    return accuracy[back], plain[back]
+    accuracy = torch.cat([chunk.accuracy for chunk in chunks])
+    likelihood = torch.cat([chunk.likelihood for chunk in chunks])
+    plain = torch.cat([chunk.plain for chunk in chunks])
+    return accuracy[back], likelihood[back], plain[back]
 
 
 def _share(

@@ -22,6 +22,7 @@ from fedtailor.data.source import Ints
 from fedtailor.errors import UserError
 from fedtailor.types import Examples
 
+FLOOR = -80.0  # of log-odds: their exponential is still a float
 TRIES = 100  # draws of proportions that leave fewer than two classes
 
 
@@ -161,7 +162,20 @@ class Marking:
         earlier = torch.arange(logits.shape[1]) < self.labels[:, None]
         beaten = (logits > own) | ((logits == own) & earlier)
         right = beaten.float() @ self.masks == 0  # whole numbers: exact in any order
-        return (right * self.times).sum(0) / self.times.sum(0)
+        return self._means(right)
+
+    def likelihoods(self, logits: Tensor) -> Tensor:
+        """Return the mean log-probability of the right class among the task's classes.
+
+        Of few images it ranks networks with less noise than accuracy does.
+        """
+        shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=FLOOR)
+        own = shifted.gather(1, self.labels[:, None])
+        of_task = shifted.exp() @ self.masks
+        return self._means(own - of_task.log_())
+
+    def _means(self, values: Tensor) -> Tensor:
+        return (values * self.times).sum(0) / self.times.sum(0)
 
 
 def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:
