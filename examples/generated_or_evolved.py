@@ -2,12 +2,12 @@
 
     python examples/generated_or_evolved.py work --figure results/generated.svg
 
-A supernet is trained on the training images of ten CIFAR-10 clients with Dirichlet 0.3, which the
+A supernet is trained on the training images of eight CIFAR-10 clients with Dirichlet 0.3, which the
 package's generator has never seen. For every client 135 architectures are evolved on its validation
 images. From that population come candidates: generated for its data, generated for another client's
 data or for none, generated unguided, bred by crossover and mutation, drawn at random. Of each kind
 the first 135 are tested on the client's test images, and 135 of 500 that an RBF chooses which has
-learned the population's scores. Batch norm is calibrated on 512 of the client's training images.
+learned the population's scores. Batch norm is calibrated on 256 of the client's training images.
 What is done is kept in the folder, and the same command goes on. FEDTAILOR_DATA says where CIFAR
 is.
 """
@@ -32,7 +32,8 @@ from fedtailor.config import make_space
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.population import population_accuracies
-from fedtailor.pretrain.supernet import SupernetTraining, train_supernet
+from fedtailor.pretrain.settings import recipe_for
+from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.report.looks import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
 from fedtailor.rng import rng_for
@@ -44,7 +45,7 @@ from fedtailor.search.propose import EvolutionProposer, Proposer, RandomProposer
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Augment, Examples
 
-SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 512
+SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 256
 KINDS = {
     "generated": "for the client's data",
     "another": "for another client's data",
@@ -69,19 +70,17 @@ class Work:
 
     def federation(self) -> Federation:
         """Return the clients; all images are dealt, and tests are official ones."""
-        fractions = (0.8, 0.2, 0.0)
+        fractions = (0.9, 0.1, 0.0)
         data = DataOptions(name="cifar10", clients=self.clients, split="official", seed=self.seed)
-        return load_federation(replace(data, fractions=fractions, test_per_client=1000))
+        return load_federation(replace(data, fractions=fractions, test_per_client=500))
 
     def store(self, workers: int = 1) -> Store:
         """Return the supernet, trained on all clients' training images."""
         federation = self.federation()
         parts = [federation.examples(client, "train") for client in range(self.clients)]
         pooled = replace(parts[0], index=torch.cat([part.index for part in parts]))
-        how = SupernetTraining(
-            "single_path", epochs=self.epochs, batch=64, parts=2, optimizer="sgd", lr=0.1,
-            weight_decay=5e-5, label_smoothing=0.0, seed=self.seed,
-        )  # fmt: skip
+        how = recipe_for("default", self.space).supernet
+        how = replace(how, epochs=self.epochs, seed=self.seed)
         space = make_space({"name": self.space, "preset": "cpu"})
         file = self.folder / "supernet.safetensors"
         told = partial(print, "supernet: step", flush=True)
@@ -211,7 +210,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--space", default="mobilenetv3")
     parser.add_argument("--generator", type=Path, help="instead of the package's own")
-    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--epochs", type=float, default=12, help="of the supernet's training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)

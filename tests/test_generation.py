@@ -142,18 +142,20 @@ def test_what_is_missing_of_an_order_is_a_sentence(say: Any):
 
 
 def test_recipes_and_their_overrides():
-    assert recipe("default", {}) == DEFAULT and recipe("paper", {}) == PAPER
-    found = recipe("paper", {"supernet.epochs": 2, "draw": {"alphas": [0.5, 2]}, "seed": 7})
+    assert recipe("default", "nasvit", {}) == DEFAULT and recipe("paper", "darts", {}) == PAPER
+    found = recipe(
+        "paper", "darts", {"supernet.epochs": 2, "draw": {"alphas": [0.5, 2]}, "seed": 7}
+    )
     assert found == dataclasses.replace(
         PAPER,
         supernet=dataclasses.replace(PAPER.supernet, epochs=2.0),
         draw=dataclasses.replace(PAPER.draw, alphas=(0.5, 2.0)),
         seed=7,
     )
-    tiny = recipe("default", dict(parse_override(text) for text in words()))
+    tiny = recipe("default", SPACE, dict(parse_override(text) for text in words()))
     assert tiny == tiny_generator.TINY
     with pytest.raises(UserError, match=r"^pretrain\.sampling\.step: unknown; did you mean steps"):
-        recipe("default", {"sampling": {"step": 3}})
+        recipe("default", SPACE, {"sampling": {"step": 3}})
 
 
 def test_data_are_a_name_or_a_path(tmp_path: Path):

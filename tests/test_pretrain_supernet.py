@@ -29,7 +29,10 @@ from tests.tiny_space import Tiny
 
 SPACE = Tiny()
 TASK = Task((3, 8, 8), 4)
-FEW = SupernetTraining(steps=6, batch=16, randoms=1, warmup=2, crop=1)
+FEW = SupernetTraining(
+    "sandwich", steps=6, batch=16, randoms=1, warmup=2, crop=1, optimizer="adamw", lr=0.01,
+    label_smoothing=0.1,
+)  # fmt: skip
 
 
 def easy(count: int = 40) -> Examples:
@@ -174,7 +177,7 @@ def test_schemes_are_drawn_anew_in_every_step():
         first, again = (step_archs(SPACE, settings, 0) for _ in range(2))
         assert first == again != step_archs(SPACE, settings, 1)
     assert len(step_archs(SPACE, SupernetTraining("single_path"), 0)) == 1
-    assert len(step_archs(SPACE, SupernetTraining(randoms=3), 0)) == 5
+    assert len(step_archs(SPACE, SupernetTraining("sandwich", randoms=3), 0)) == 5
 
 
 def test_it_learns():

@@ -15,7 +15,7 @@ from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source, source_names
 from fedtailor.errors import UserError
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
-from fedtailor.pretrain.settings import RECIPES, Pretraining
+from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
 from fedtailor.registry import nearest
 from fedtailor.rng import rng_for
 from fedtailor.search.encoder import Encoder, features, load_encoder
@@ -45,7 +45,10 @@ def make(order: Order, overrides: dict[str, Any], progress: Progress | None = No
         raise UserError(f"out: {order.out} is a folder; give the name of a file")
     if order.workers < 1:
         raise UserError(f"workers: must be at least 1, not {order.workers}")
-    how, source = recipe(order.recipe, overrides), load_source(data_options(order.data))
+    how, source = (
+        recipe(order.recipe, order.space, overrides),
+        load_source(data_options(order.data)),
+    )
     index = torch.arange(len(source.labels))
     images, labels = torch.from_numpy(source.images), torch.from_numpy(source.labels)
     examples = Examples(images, labels, index, source.mean, source.std)
@@ -72,11 +75,11 @@ def work_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.work")
 
 
-def recipe(name: str, overrides: dict[str, Any]) -> Pretraining:
-    """Return the settings of a name, with some of them changed."""
+def recipe(name: str, space: str, overrides: dict[str, Any]) -> Pretraining:
+    """Return the settings of a name for a space, with some of them changed."""
     if name not in RECIPES:
         raise UserError(f"recipe: none is called {name!r}{nearest(name, list(RECIPES))}")
-    usual = dataclasses.asdict(RECIPES[name])
+    usual = dataclasses.asdict(recipe_for(name, space))
     table = override(usual, flatten(overrides))
     _refuse_unknown(table, usual, "pretrain")
     return validate(Pretraining, table, "pretrain")

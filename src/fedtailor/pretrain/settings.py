@@ -1,6 +1,6 @@
 """The settings of a pre-training: a light default and PerFedSDE-NAS's sizes (supplement C, D)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge
@@ -33,7 +33,7 @@ class Pretraining:
     kept: Annotated[int, Ge(2)] = 5  # one task and one architecture in so many judge the predictor
     score: ScoreSettings = scores.LIGHT
     score_archs: Positive = 50_000
-    score_training: Training = Training(6000, 128, 1e-3)  # noqa: RUF009
+    score_training: Training = Training(1000, 128, 1e-3)  # noqa: RUF009
     predictor: PredictorSettings = predictors.LIGHT
     predictor_training: Training = Training(6000, 256, 1e-3)  # noqa: RUF009
     per_task: Positive = 16  # architectures of one task in a batch
@@ -42,7 +42,7 @@ class Pretraining:
     sampling: Sampling = Sampling()  # noqa: RUF009
     drawn: Positive = 500  # tables that judge the generator
     clients: Annotated[int, Ge(0)] = 4  # kept tasks for which architectures are drawn and tested
-    per_client: Positive = 100
+    per_client: Positive = 50
 
 
 DEFAULT = Pretraining()
@@ -60,3 +60,13 @@ PAPER = Pretraining(
     sampling=Sampling("langevin", 1000),
 )
 RECIPES = {"default": DEFAULT, "paper": PAPER}
+SUPERNETS = {  # of the default recipe, where a space does better with other settings
+    "darts": SupernetTraining(optimizer="adamw", lr=0.004, weight_decay=0.01),
+    "mobilenetv3": SupernetTraining(epochs=12),
+}
+
+
+def recipe_for(name: str, space: str) -> Pretraining:
+    """Return the settings of a recipe for a space."""
+    how = RECIPES[name]
+    return replace(how, supernet=SUPERNETS.get(space, how.supernet)) if how is DEFAULT else how
