@@ -15,7 +15,7 @@ from fedtailor.cli import main
 from fedtailor.config import flatten, make_space, parse_override
 from fedtailor.errors import UserError
 from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
-from fedtailor.pretrain.settings import DEFAULT, PAPER
+from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
 from fedtailor.search._resnet import SMALL_FEATURES
 from fedtailor.search.generator import Sampling, load, save
 from fedtailor.types import Choice
@@ -143,6 +143,7 @@ def test_what_is_missing_of_an_order_is_a_sentence(say: Any):
 
 def test_recipes_and_their_overrides():
     assert recipe("default", "nasvit", {}) == DEFAULT and recipe("paper", "darts", {}) == PAPER
+    assert recipe("default", "darts", {}).supernet == SUPERNETS["darts"] != DEFAULT.supernet
     found = recipe(
         "paper", "darts", {"supernet.epochs": 2, "draw": {"alphas": [0.5, 2]}, "seed": 7}
     )

@@ -151,19 +151,18 @@ def test_rows_without_a_usable_gradient_are_not_guided():
     assert (added.flatten(1)[:, 1:] == 0).all()
 
 
-def test_guidance_within_a_span_of_time():
+def test_guidance_ends_when_noise_no_longer_hides_values():
+    """The noise of VE, of 0.1 to 5, is 0.5 at t = 0.41; its signal is 1."""
     predictor, (x, _) = drawn(), noised(5)
-    t = torch.tensor([0.1, 0.2, 0.5, 0.8, 0.9])
-    whole = guided(exact, predictor, None, 1.0, end=0.0)(x, t)
-    part = guided(exact, predictor, None, 1.0, start=0.8, end=0.2)(x, t)
-    inside = torch.tensor([False, False, True, True, False])
-    assert torch.equal(part[inside], whole[inside])
-    assert torch.equal(part[~inside], exact(x, t)[~inside])
-    assert not torch.allclose(whole[~inside], exact(x, t)[~inside])
-    never = guided(exact, predictor, None, 1.0, start=0.05, end=0.0)(x, t)
-    assert torch.equal(never, exact(x, t))
+    t = torch.tensor([0.1, 0.4, 0.42, 0.8, 0.9])
+    whole = guided(exact, predictor, None, 1.0, until=0.0)(x, t)
     usual = guided(exact, predictor, None, 1.0)(x, t)
-    assert torch.equal(usual[2:], whole[2:]) and torch.equal(usual[:2], exact(x, t)[:2])
+    inside = t > 0.41
+    assert torch.equal(usual[inside], whole[inside])
+    assert torch.equal(usual[~inside], exact(x, t)[~inside])
+    assert not torch.allclose(whole[~inside], exact(x, t)[~inside])
+    never = guided(exact, predictor, None, 1.0, until=10.0)(x, t)
+    assert torch.equal(never, exact(x, t))
 
 
 def test_samplers_without_gradients_leave_none(taught: Predictor):

@@ -219,8 +219,12 @@ def test_checkpoints_of_other_trainings_and_broken_ones_are_refused(tmp_path: Pa
 
 
 def test_batches_too_small_and_gradients_too_large_are_told_in_a_sentence():
-    with pytest.raises(UserError, match=r"pretrain\.batch: a batch of 16 in 9 parts leaves 1"):
+    with pytest.raises(
+        UserError, match=r"pretrain\.supernet\.batch: a batch of 16 in 9 parts leaves 1"
+    ):
         weights_of(replace(FEW, parts=9))
     wild = replace(FEW, optimizer="sgd", lr=1e30, clip=0.0, warmup=0)
-    with pytest.raises(UserError, match=r"pretrain\.lr: .* not finite in step \d; lower it"):
+    with pytest.raises(
+        UserError, match=r"pretrain\.supernet\.lr: .* not finite in step \d; lower it"
+    ):
         weights_of(wild)

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +19,7 @@ def pretrain(
     weights: Path | None = None,
     encoder: Path | None = None,
     workers: int = 2,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Make a generator of architectures for a search space; it serves any federation after.
@@ -42,12 +43,13 @@ def pretrain(
         weights: a supernet's weights (safetensors) trained on the same data, instead of training.
         encoder: ResNet-18 weights (torchvision's file), instead of the package's small encoder.
         workers: processes that share the work; the result does not depend on them.
+        device: where networks are trained: auto, cpu or cuda.
         as_json: print the generator's card as JSON.
     """
     from fedtailor import generation, terminal
     from fedtailor.config import parse_override
 
-    order = generation.Order(space, data, out, preset, recipe, weights, encoder, workers)
+    order = generation.Order(space, data, out, preset, recipe, weights, encoder, workers, device)
     now = ["reading"]
     try:
         with terminal.living(lambda: f"{out.name}: {now[0]}"):
@@ -75,6 +77,7 @@ def generate(
     preset: str = "cpu",
     generator: Path | None = None,
     encoder: Path | None = None,
+    cache: Path | None = None,
     strength: float = 1.0,
     steps: int = 10,
     seed: int = 0,
@@ -96,6 +99,7 @@ def generate(
         preset: of the space.
         generator: a file from `fedtailor pretrain`, instead of the package's own.
         encoder: the weights that the generator was made with, where not the package's own.
+        cache: a folder in which features of the client's images are kept for the next time.
         strength: of the guidance by the predicted accuracy; 0: none.
         steps: of the sampler.
         seed: of the draw.
@@ -105,7 +109,7 @@ def generate(
     from fedtailor.config import parse_override
 
     options = dict(parse_override(text) for text in overrides)
-    wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, seed)
+    wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)
     found = generation.draw(wanted, {"strength": strength, "steps": steps}, options)
     if as_json:
         print_json(found.table())

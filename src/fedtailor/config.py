@@ -22,6 +22,7 @@ from fedtailor.types import Arch, Budget, SearchSpace, Task
 
 T = TypeVar("T")
 Above: TypeAlias = Annotated[float, Gt(0)]
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class EngineOptions:
 
     name: Literal["local"] = "local"
     workers: Annotated[int, Ge(0)] = 2  # processes; 0: in this one, for debugging
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from fedtailor import codec, cost
 from fedtailor.algorithm import state_types
-from fedtailor.config import Config, budgets_of, flatten, make_config, override, read_config
+from fedtailor.config import Config, Device, budgets_of, flatten, make_config, override, read_config
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.engines.base import Engine
@@ -100,7 +100,7 @@ def check_config(config: Config, federation: Federation) -> None:
         )
     if setting.init is not None:
         initial_weights(setting)
-    device_of(config)
+    device_of(config.engine.device)
 
 
 def setting_of(config: Config, federation: Federation) -> Setting:
@@ -110,11 +110,11 @@ def setting_of(config: Config, federation: Federation) -> Setting:
     return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
 
 
-def device_of(config: Config) -> str:
-    """Return the device that training uses."""
-    wanted, there = config.engine.device, torch.cuda.is_available()
+def device_of(wanted: Device, key: str = "engine.device") -> str:
+    """Return the device that training uses, by what the user wrote under some key."""
+    there = torch.cuda.is_available()
     if wanted == "cuda" and not there:
-        raise UserError("engine.device: torch sees no CUDA device here; use cpu or auto")
+        raise UserError(f"{key}: torch sees no CUDA device here; use cpu or auto")
     return "cuda" if there and wanted != "cpu" else "cpu"
 
 
@@ -180,5 +180,5 @@ def _site(config: Config, federation: Federation, folder: Run) -> Site:
         clients_of(federation, config),
         folder.states,
         folder.path / "clients" if config.save_models else None,
-        device_of(config),
+        device_of(config.engine.device),
     )

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 
 import fedtailor
-from fedtailor.config import flatten, make_space, override, validate
+from fedtailor.config import Device, flatten, make_space, override, validate
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source, source_names
 from fedtailor.errors import UserError
+from fedtailor.experiment import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
 from fedtailor.registry import nearest
 from fedtailor.rng import rng_for
-from fedtailor.search.encoder import Encoder, features, load_encoder
+from fedtailor.search.encoder import Encoder, cached_features, load_encoder
 from fedtailor.search.generator import Generator, Sampling, load, save, shipped
 from fedtailor.search.tokens import project, raw_valid
 from fedtailor.types import Arch, Examples, Json, SearchSpace, Task
@@ -36,6 +37,7 @@ class Order:
     weights: Path | None = None
     encoder: Path | None = None
     workers: int = 2
+    device: Device = "auto"
 
 
 def make(order: Order, overrides: dict[str, Any], progress: Progress | None = None) -> Generator:
@@ -55,7 +57,10 @@ def make(order: Order, overrides: dict[str, Any], progress: Progress | None = No
     channels, height, width = images.shape[1:]
     task = Task((channels, height, width), len(source.classes))
     subject = Subject(space, task, examples, load_encoder(order.encoder), how)
-    made = pretrain(subject, work_folder(order.out), order.weights, order.workers, progress)
+    device = device_of(order.device, "device")
+    subject.encoder.network.to(device)
+    folder = work_folder(order.out)
+    made = pretrain(subject, folder, order.weights, order.workers, progress, device)
     made = dataclasses.replace(made, about=_card(order, overrides) | made.about)
     save(made, order.out)
     return made
@@ -65,7 +70,7 @@ def _card(order: Order, overrides: dict[str, Any]) -> dict[str, Json]:
     """Say what a generator was asked to be."""
     asked = dataclasses.asdict(order)
     asked |= {name: value.name for name, value in asked.items() if isinstance(value, Path)}
-    for name in ("out", "workers", "encoder"):  # the encoder is known by its digest
+    for name in ("out", "workers", "device", "encoder"):  # the encoder is known by its digest
         asked.pop(name)
     return asked | {"overrides": flatten(overrides), "version": fedtailor.__version__}
 
@@ -137,6 +142,7 @@ class Wanted:
     preset: str = "cpu"
     generator: Path | None = None  # none: the package's own, as the encoder
     encoder: Path | None = None
+    cache: Path | None = None  # a folder in which features of the images are kept
     seed: int = 0
 
 
@@ -201,11 +207,11 @@ def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Draw
         shipped(wanted.space, space) if wanted.generator is None else load(wanted.generator, space)
     )
     examples = None if wanted.data is None else _examples(wanted.data, wanted.client, data)
-    encoder = None if examples is None else _encoder(wanted.encoder, generator)
+    encoder = None if examples is None else encoder_of(generator, wanted.encoder)
     began = time.process_time()
     embedding = None
     if examples is not None and encoder is not None:
-        embedding = generator.embed(features(encoder, examples))
+        embedding = generator.embed(cached_features(encoder, examples, folder=wanted.cache))
     known = time.process_time()
     tables = generator.tables(wanted.number, rng_for(wanted.seed, "generate"), embedding, how)
     archs = project(space, tables)
@@ -214,7 +220,7 @@ def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Draw
     return Drawn(space, archs, valid, done - known, known - began)
 
 
-def _encoder(file: Path | None, generator: Generator) -> Encoder:
+def encoder_of(generator: Generator, file: Path | None = None) -> Encoder:
     """Return the encoder that a generator was made with: features of others say nothing to it."""
     encoder = load_encoder(file)
     fits = encoder.size == generator.predictor.feature_size

@@ -74,7 +74,13 @@ def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             site = Site(
-                config.algorithm, setting, small, clients, Path(folder), None, device_of(config)
+                config.algorithm,
+                setting,
+                small,
+                clients,
+                Path(folder),
+                None,
+                device_of(config.engine.device),
             )
             state = config.algorithm.server_init(server)
             message = config.algorithm.serve(server, state, clients[0])

@@ -27,15 +27,14 @@ from fedtailor.pretrain.quality import generation_quality
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
 from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.pretrain.table import Table, accuracy_table, families
-from fedtailor.pretrain.tasks import SubTask, draw_tasks, hold_out
+from fedtailor.pretrain.tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.training import train
 from fedtailor.rng import numpy_rng_for, rng_for
 from fedtailor.search.encoder import Encoder, Features, encoded
 from fedtailor.search.evolution import distinct
-from fedtailor.search.generator import Generator, Sampling, rounded
+from fedtailor.search.generator import Generator, rounded
 from fedtailor.search.predictor import Predictor
 from fedtailor.search.score import ScoreNetwork, initialise
-from fedtailor.search.sde import VE
 from fedtailor.search.tokens import encode, encoding
 from fedtailor.supernet import Store, full_shapes
 from fedtailor.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
@@ -63,6 +62,7 @@ class _Desk:
     judged: Examples  # held out
     folder: Path
     workers: int
+    device: str
     progress: Progress
 
     def follow(self, stage: str) -> Callable[[int, int], None]:
@@ -73,7 +73,8 @@ class _Desk:
 
     def checkpoint(self, stage: str, *learned: object) -> Path:
         """Name a training's file by all that it learns from: with anything else it begins anew."""
-        key = codec.digest([self.subject.how.seed, encoding(self.subject.space), VE(), *learned])
+        how = self.subject.how
+        key = codec.digest([how.seed, encoding(self.subject.space), how.equation(), *learned])
         return self.folder / f"{stage}-{key[:16]}.safetensors"
 
 
@@ -83,6 +84,7 @@ def pretrain(
     weights: Path | None = None,
     workers: int = 1,
     progress: Progress | None = None,
+    device: str = "cpu",
 ) -> Generator:
     """Make a generator, or go on where a folder ends; what it is worth is in its `about`.
 
@@ -92,17 +94,17 @@ def pretrain(
         weights: a supernet's weights (safetensors), instead of training one.
         workers: processes that share the supernet's work.
         progress: told the stage and how far it is.
+        device: where networks are trained; another one gives other bytes.
     """
-    with one_thread():  # another number of threads gives other bytes
-        return _made(subject, folder, weights, workers, progress or (lambda stage, done, of: None))
-
-
-def _made(
-    subject: Subject, folder: Path, weights: Path | None, workers: int, progress: Progress
-) -> Generator:
     how = subject.how
-    divided = hold_out(subject.examples, how.images, numpy_rng_for(how.seed, "held out"))
-    desk = _Desk(subject, *divided, folder, workers, progress)
+    parts = hold_out(subject.examples, how.images, numpy_rng_for(how.seed, "held out"))
+    told = progress or (lambda stage, done, of: None)
+    with one_thread():  # another number of threads gives other bytes
+        return _made(_Desk(subject, *parts, folder, workers, device, told), weights)
+
+
+def _made(desk: _Desk, weights: Path | None) -> Generator:
+    subject, how = desk.subject, desk.subject.how
     tasks = _tasks(desk)
     _check(subject)  # before what takes long
     store = _supernet(desk, weights)
@@ -119,11 +121,11 @@ def _check(subject: Subject) -> None:
     """Refuse sizes of which there are no networks."""
     code, how = encoding(subject.space), subject.how
     try:
-        ScoreNetwork(code, VE(), how.score)
+        ScoreNetwork(code, how.equation(), how.score)
     except ValueError as error:
         raise UserError(f"pretrain.score: {error}") from None
     try:
-        Predictor(code, VE(), subject.encoder.size, how.predictor)
+        Predictor(code, how.equation(), subject.encoder.size, how.predictor)
     except ValueError as error:
         raise UserError(f"pretrain.predictor: {error}") from None
 
@@ -131,25 +133,27 @@ def _check(subject: Subject) -> None:
 def _supernet(desk: _Desk, weights: Path | None) -> Store:
     subject = desk.subject
     if weights is not None:
-        return _given(subject, weights)
+        return _given(subject, weights, desk.device)
+    settings = subject.how.supernet
     return train_supernet(
         subject.space,
         subject.task,
         desk.learned,
-        subject.how.supernet,
+        dataclasses.replace(settings, seed=settings.seed + subject.how.seed),  # either is new luck
         desk.folder / "supernet.safetensors",
         desk.follow("supernet"),
         desk.workers,
+        device=desk.device,
     )
 
 
-def _given(subject: Subject, weights: Path) -> Store:
+def _given(subject: Subject, weights: Path, device: str) -> Store:
     """Read a supernet; one of other classes would have a head of chance."""
     setting = Setting(subject.task, subject.space, 0, subject.how.seed, init=str(weights))
     try:
         saved, wanted = read_weights(weights), full_shapes(subject.space, subject.task)
         _check_head(subject, weights, saved, wanted)
-        return Store(subject.space, subject.task, initial_supernet(setting))
+        return Store(subject.space, subject.task, initial_supernet(setting), device)
     except UserError as error:  # of what a config calls so
         raise UserError(str(error).replace("space.init: ", "weights: ", 1)) from None
 
@@ -166,9 +170,16 @@ def _check_head(
 
 
 def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
+    """Draw sub-tasks, the last of which judge the predictor by images that no other task has."""
     how = desk.subject.how
     judged, learned = (each.labels[each.index] for each in (desk.judged, desk.learned))
-    return draw_tasks(judged, learned, how.tasks, numpy_rng_for(how.seed, "tasks"), how.draw)
+    rng, last = numpy_rng_for(how.seed, "tasks"), _kept(how, how.tasks)
+    found: list[SubTask] = []
+    parts = divided(judged, _kept(how, len(judged)), rng)
+    for rows, number in zip(parts, (how.tasks - last, last), strict=True):
+        drawn = draw_tasks(judged[rows], learned, number, rng, how.draw)
+        found += (dataclasses.replace(task, images=rows[task.images]) for task in drawn)
+    return tuple(found)
 
 
 def _strangers(desk: _Desk, number: int, purpose: str) -> list[Arch]:
@@ -193,9 +204,10 @@ def _score(desk: _Desk) -> ScoreNetwork:
     how, space = desk.subject.how, desk.subject.space
     known = genes.sample_many(space, how.score_archs, desk.rng("score architectures"))
     values = encode(space, known)
-    network = ScoreNetwork(encoding(space), VE(), how.score)
+    network = ScoreNetwork(encoding(space), how.equation(), how.score)
     initialise(network, desk.rng("score weights"))
     network.centre(values)
+    network.to(desk.device)
 
     def loss(step: int, rng: torch.Generator) -> Tensor:
         del step
@@ -220,21 +232,23 @@ def _features(desk: _Desk, tasks: Sequence[SubTask]) -> list[Features]:
 def _lessons(
     desk: _Desk, score: ScoreNetwork, table: Table, features: Sequence[Features]
 ) -> Lessons:
-    kept = (_kept(desk, table.tasks), _kept(desk, table.archs))
-    target = desk.subject.how.target
+    how = desk.subject.how
+    kept, target = (_kept(how, len(table.tasks)), _kept(how, len(table.archs))), how.target
     return predicting.lessons(desk.subject.space, score, table, features, *kept, target)
 
 
-def _kept(desk: _Desk, of: Sequence[object]) -> int:
+def _kept(how: Pretraining, of: int) -> int:
     """Return how many judge the predictor and are not learned from."""
-    return max(1, len(of) // desk.subject.how.kept)
+    return max(1, of // how.kept)
 
 
 def _predictor(desk: _Desk, lessons: Lessons) -> Predictor:
     how, space = desk.subject.how, desk.subject.space
-    network = Predictor(encoding(space), VE(), lessons.values.shape[3], how.predictor)
+    size = lessons.values.shape[3]
+    network = Predictor(encoding(space), how.equation(), size, how.predictor)
     initialise(network, desk.rng("predictor weights"))
     network.shares.copy_(lessons.shares)
+    network.to(desk.device)
     loss = predicting.loss_of(network, lessons, how.predictor_training, how.per_task, how.over)
     sizes = (how.predictor, how.predictor_training, how.per_task, how.over)
     path, follow = desk.checkpoint("predictor", lessons, *sizes), desk.follow("predictor")
@@ -269,7 +283,8 @@ def _gains(
 ) -> dict[str, Json]:
     """Test what is generated for some tasks that the predictor does not know, on those tasks."""
     how, found = desk.subject.how, []
-    clients = min(how.clients, _kept(desk, table.tasks))
+    plain = dataclasses.replace(how.sampling, strength=0.0)
+    clients = min(how.clients, _kept(how, len(table.tasks)))
     for number in range(len(table.tasks) - clients, len(table.tasks)):
         rng, embedding = desk.rng(f"client {number}"), made.embed(features[number])
         groups = {
@@ -277,7 +292,7 @@ def _gains(
             "for another": made.architectures(
                 how.per_client, rng, made.embed(features[number - clients]), how.sampling
             ),
-            "unguided": made.architectures(how.per_client, rng, None, Sampling(strength=0.0)),
+            "unguided": made.architectures(how.per_client, rng, None, plain),
         }
         archs = list(dict.fromkeys(arch for group in groups.values() for arch in group))
         tested = _table(desk, store, archs, [table.tasks[number]], f"client-{number}")

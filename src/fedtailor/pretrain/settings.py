@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from fedtailor.pretrain import supernet as supernets
 from fedtailor.pretrain import training as trainings
@@ -15,6 +15,7 @@ from fedtailor.search import score as scores
 from fedtailor.search.generator import Sampling
 from fedtailor.search.predictor import PredictorSettings
 from fedtailor.search.score import ScoreSettings
+from fedtailor.search.sde import SDE, VE, VP
 
 Positive: TypeAlias = Annotated[int, Ge(1)]
 
@@ -25,12 +26,15 @@ class Pretraining:
 
     seed: int = 0
     supernet: SupernetTraining = SupernetTraining()  # noqa: RUF009 - frozen, as those below
-    images: Positive = 2000  # held out of the supernet's training, to evaluate architectures on
+    images: Positive = 2400  # held out of the supernet's training, to evaluate architectures on
     calibration: Annotated[int, Ge(0)] = 0  # images of batch-norm statistics; 0: each batch's own
     archs: Annotated[int, Ge(4)] = 3000
     tasks: Annotated[int, Ge(4)] = 500
     draw: TaskDraw = TaskDraw()  # noqa: RUF009
-    kept: Annotated[int, Ge(2)] = 5  # one task and one architecture in so many judge the predictor
+    # one task, one of these images and one architecture in so many judge the predictor
+    kept: Annotated[int, Ge(2)] = 4
+    sde: Literal["ve", "vp"] = "ve"
+    s_max: Annotated[float, Gt(0.1)] = 5.0  # the noise at the end of ve
     score: ScoreSettings = scores.LIGHT
     score_archs: Positive = 50_000
     score_training: Training = Training(1000, 128, 1e-3)  # noqa: RUF009
@@ -43,6 +47,10 @@ class Pretraining:
     drawn: Positive = 500  # tables that judge the generator
     clients: Annotated[int, Ge(0)] = 4  # kept tasks for which architectures are drawn and tested
     per_client: Positive = 50
+
+    def equation(self) -> SDE:
+        """Return the equation by which architectures become noise."""
+        return VE(s_max=self.s_max) if self.sde == "ve" else VP()
 
 
 DEFAULT = Pretraining()

@@ -159,7 +159,7 @@ def _check(settings: SupernetTraining, examples: Examples) -> None:
     size = min(settings.batch, len(examples)) // settings.parts
     if size < 2:
         raise UserError(
-            f"pretrain.batch: a batch of {min(settings.batch, len(examples))} in"
+            f"pretrain.supernet.batch: a batch of {min(settings.batch, len(examples))} in"
             f" {settings.parts} parts leaves {size} images to a part; batch norm needs two"
         )
 
@@ -248,7 +248,7 @@ class _Trainer:
         total = team.total(found)
         if not total.isfinite().all():
             raise UserError(
-                f"pretrain.lr: the supernet's gradient is not finite in step {step + 1}; lower it"
+                f"pretrain.supernet.lr: the gradient is not finite in step {step + 1}; lower it"
             )
         for parameter, gradient in zip(
             parameters, total.split([p.numel() for p in parameters]), strict=True

@@ -10,11 +10,11 @@ PerFedSDE-NAS's from the accuracy on the whole of ImageNet.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
 from fedtailor.data.deal import largest_remainder, rows_by_class
@@ -23,6 +23,7 @@ from fedtailor.errors import UserError
 from fedtailor.types import Examples
 
 FLOOR = -80.0  # of log-odds: their exponential is still a float
+Positive: TypeAlias = Annotated[float, Gt(0)]
 TRIES = 100  # draws of proportions that leave fewer than two classes
 
 
@@ -42,7 +43,7 @@ class TaskDraw:
     fewest: Annotated[int, Ge(2)] = 2  # classes; their number is log-uniform
     most: Annotated[int, Ge(2)] = 20
     mixtures: Annotated[float, Interval(ge=0, le=1)] = 0.5  # share of tasks
-    alphas: tuple[float, float] = (0.1, 1.0)  # of the mixtures' Dirichlet; log-uniform
+    alphas: tuple[Positive, Positive] = (0.1, 1.0)  # of the mixtures' Dirichlet; log-uniform
     least: Annotated[int, Ge(1)] = 100  # images; where there are fewer, some count repeatedly
     support: Annotated[int, Ge(1)] = 20  # training images of a class, at most
 
@@ -51,18 +52,24 @@ def hold_out(
     examples: Examples, number: int, rng: np.random.Generator
 ) -> tuple[Examples, Examples]:
     """Split examples: those to train on, and `number` others to evaluate on, as many per class."""
-    labels = examples.labels[examples.index].numpy()
+    labels = examples.labels[examples.index]
     if not 0 < number < len(labels):
         raise UserError(
             f"pretrain.images: {number} images are to be held out of {len(labels)}; give fewer"
         )
-    totals = np.bincount(labels)
+    first, second = (examples.index[rows] for rows in divided(labels, number, rng))
+    return replace(examples, index=first), replace(examples, index=second)
+
+
+def divided(labels: Tensor, number: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Divide rows: `number` of them are the second part, of each class in proportion."""
+    totals = np.bincount(labels.numpy())
     counts = largest_remainder(totals * (number / len(labels)), number)
-    rows = rows_by_class(labels, len(totals))
+    rows = rows_by_class(labels.numpy(), len(totals))
     held = [rng.permutation(of_class)[:n] for of_class, n in zip(rows, counts, strict=True)]
-    chosen = np.zeros(len(labels), dtype=bool)
-    chosen[np.concatenate(held)] = True
-    return _rows(examples, ~chosen), _rows(examples, chosen)
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    chosen[torch.from_numpy(np.concatenate(held))] = True
+    return (~chosen).nonzero()[:, 0], chosen.nonzero()[:, 0]
 
 
 def draw_tasks(
@@ -139,10 +146,6 @@ def _spread(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
     """Take `count` rows, each as often as any other or once more."""
     rounds, rest = divmod(count, len(rows))
     return np.sort(np.concatenate([np.repeat(rows, rounds), rng.permutation(rows)[:rest]]))
-
-
-def _rows(examples: Examples, chosen: np.ndarray) -> Examples:
-    return replace(examples, index=examples.index[torch.from_numpy(chosen)])
 
 
 @dataclass(frozen=True, eq=False)

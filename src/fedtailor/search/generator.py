@@ -8,6 +8,7 @@ flow is followed by few steps of Heun's method where they take 1000 of Euler-Mar
 table is projected to a legal architecture where they throw illegal ones away.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -25,7 +26,7 @@ from fedtailor.search.evolution import Population, distinct
 from fedtailor.search.guidance import guided
 from fedtailor.search.predictor import Predictor, PredictorSettings
 from fedtailor.search.score import ScoreNetwork, ScoreSettings, denoised
-from fedtailor.search.sde import EPSILON, VE, euler_maruyama, heun, predictor_corrector
+from fedtailor.search.sde import EPSILON, SDE, euler_maruyama, heun, predictor_corrector
 from fedtailor.search.tokens import encoding, project
 from fedtailor.types import Arch, Json, SearchSpace, Tensors
 
@@ -51,7 +52,7 @@ class Stored:
     """What a generator's file holds."""
 
     choices: Json  # [name, options] of each
-    sde: VE
+    sde: SDE
     score: ScoreSettings
     predictor: PredictorSettings
     feature_size: int
@@ -148,7 +149,6 @@ def save(generator: Generator, path: Path) -> None:
         for part, module in parts.items()
         for name, tensor in module.state_dict().items()
     }
-    assert isinstance(generator.score.sde, VE)
     found = Stored(
         _choices(space),
         generator.score.sde,
@@ -163,6 +163,8 @@ def save(generator: Generator, path: Path) -> None:
         codec.write(new, found)
         new.replace(path)
     except (OSError, safetensors.SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
         raise UserError(f"{path}: cannot be written ({error})") from None
 
 

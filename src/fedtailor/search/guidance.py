@@ -15,7 +15,7 @@ from torch import Tensor
 from fedtailor.search.predictor import Predictor
 from fedtailor.search.sde import Score
 
-DECIDED = 0.4  # the time from which on noise no longer hides a token's value: its std is 0.5
+DECIDED = 0.5  # noise over signal below which a token's value is no longer hidden
 
 
 def guided(
@@ -23,8 +23,7 @@ def guided(
     predictor: Predictor,
     embedding: Tensor | None,
     strength: float,
-    start: float = 1.0,
-    end: float = DECIDED,
+    until: float = DECIDED,
 ) -> Score:
     """Return score + strength |score| / |gradient| gradient, row by row.
 
@@ -35,8 +34,7 @@ def guided(
         predictor: of what is to be high.
         embedding: of the client's data (`Predictor.embed_features`); none: of no data.
         strength: 0 for the score itself; up to 2 is usual.
-        start: the time at which guidance begins; samplers go from 1 to 0.
-        end: the time at which it ends.
+        until: the noise over signal at which guidance ends; samplers go from much noise to little.
     """
     if not (math.isfinite(strength) and strength >= 0):
         raise ValueError("the strength of guidance must be a number of at least 0")
@@ -45,7 +43,8 @@ def guided(
     data = None if embedding is None else embedding.detach()
 
     def total(x: Tensor, t: Tensor) -> Tensor:
-        plain, now = score(x, t), (t > end) & (t <= start)
+        plain, (scale, std) = score(x, t), predictor.sde.marginal(t)
+        now = std > until * scale
         if not now.any():
             return plain
         with torch.enable_grad():  # samplers turn it off
