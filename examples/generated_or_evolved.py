@@ -27,10 +27,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy import stats
 
-from fedtailor import genes
+from fedtailor import codec, genes
 from fedtailor.config import make_space
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
+from fedtailor.generation import encoder_of
 from fedtailor.population import population_accuracies
 from fedtailor.pretrain.settings import recipe_for
 from fedtailor.pretrain.supernet import train_supernet
@@ -38,12 +39,12 @@ from fedtailor.report.looks import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
 from fedtailor.rng import rng_for
 from fedtailor.search import surrogate
-from fedtailor.search.encoder import features, load_encoder
+from fedtailor.search.encoder import features
 from fedtailor.search.evolution import Population, offspring, survivors
-from fedtailor.search.generator import DiffusionProposer, Sampling, load, shipped
+from fedtailor.search.generator import USUAL, DiffusionProposer, Generator, Sampling, load, shipped
 from fedtailor.search.propose import EvolutionProposer, Proposer, RandomProposer, choose
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Augment, Examples
+from fedtailor.types import Arch, Augment, Examples, SearchSpace
 
 SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 256
 KINDS = {
@@ -74,6 +75,16 @@ class Work:
         data = DataOptions(name="cifar10", clients=self.clients, split="official", seed=self.seed)
         return load_federation(replace(data, fractions=fractions, test_per_client=500))
 
+    def searched(self) -> SearchSpace:
+        """Return the search space."""
+        return make_space({"name": self.space, "preset": "cpu"})
+
+    def made(self) -> Generator:
+        """Return the generator."""
+        if self.generator is None:
+            return shipped(self.space, self.searched())
+        return load(self.generator, self.searched())
+
     def store(self, workers: int = 1) -> Store:
         """Return the supernet, trained on all clients' training images."""
         federation = self.federation()
@@ -81,7 +92,7 @@ class Work:
         pooled = replace(parts[0], index=torch.cat([part.index for part in parts]))
         how = recipe_for("default", self.space).supernet
         how = replace(how, epochs=self.epochs, seed=self.seed)
-        space = make_space({"name": self.space, "preset": "cpu"})
+        space = self.searched()
         file = self.folder / "supernet.safetensors"
         told = partial(print, "supernet: step", flush=True)
 
@@ -92,9 +103,10 @@ class Work:
         return train_supernet(space, federation.task, pooled, how, file, progress, workers)
 
 
-def evolved(store: Store, score: Callable[[list[Arch]], list[float]], seed: int) -> Population:
+def evolved(
+    store: Store, score: Callable[[list[Arch]], list[float]], rng: torch.Generator
+) -> Population:
     """Return a population that was bred for some generations from random architectures."""
-    rng = rng_for(seed, "evolution")
     archs = genes.sample_many(store.space, SIZE, rng)
     population = Population(tuple(archs), tuple(score(archs)))
     for _ in range(GENERATIONS):
@@ -104,17 +116,16 @@ def evolved(store: Store, score: Callable[[list[Arch]], list[float]], seed: int)
     return population
 
 
-def proposers(work: Work, federation: Federation, store: Store, client: int) -> dict[str, Proposer]:
+def proposers(made: Generator, federation: Federation, client: int) -> dict[str, Proposer]:
     """Return where candidates come from."""
-    space, encoder = store.space, load_encoder()
-    made = shipped(work.space, space) if work.generator is None else load(work.generator, space)
+    encoder = encoder_of(made)
 
     def embedding(of: int) -> torch.Tensor:
         return made.embed(features(encoder, federation.examples(of, "train")))
 
     return {
         "generated": DiffusionProposer(made, embedding(client)),
-        "another": DiffusionProposer(made, embedding((client + 1) % work.clients)),
+        "another": DiffusionProposer(made, embedding((client + 1) % federation.clients)),
         "no data": DiffusionProposer(made),
         "unguided": DiffusionProposer(made, None, Sampling(strength=0.0)),
         "bred": EvolutionProposer(),
@@ -124,20 +135,24 @@ def proposers(work: Work, federation: Federation, store: Store, client: int) -> 
 
 def compare(work: Work, client: int) -> str:
     """Test all kinds of candidates for a client and write what they achieve."""
-    file = work.folder / f"client-{client}.json"
+    torch.set_num_threads(1)
+    federation, store, made = work.federation(), work.store(), work.made()
+    parts = [store.copy(), made.score.state_dict(), made.predictor.state_dict(), KINDS]
+    key = codec.digest([*parts, SIZE, CANDIDATES, GENERATIONS, CALIBRATION, USUAL, work.seed])
+    file = work.folder / f"client-{client}-{key[:12]}.json"
     if file.exists():
         return file.read_text()
-    torch.set_num_threads(1)
-    federation, store = work.federation(), work.store()
     train, val, test = (_mixed(federation.examples(client, s)) for s in ("train", "val", "test"))
     few = replace(train, index=train.index[:CALIBRATION])
     population = evolved(
-        store, lambda archs: population_accuracies(store, archs, val, few), work.seed + client
+        store,
+        lambda archs: population_accuracies(store, archs, val, few),
+        rng_for(work.seed, "evolution", client),
     )
     learned = surrogate.fit(store.space, population.archs, population.scores)
     groups: dict[str, list[Arch]] = {"population": list(population.archs)}
-    for name, proposer in proposers(work, federation, store, client).items():
-        rng = rng_for(work.seed + client, name)
+    for name, proposer in proposers(made, federation, client).items():
+        rng = rng_for(work.seed, name, client)
         candidates = proposer.propose(store.space, population, CANDIDATES, rng)
         groups[name] = candidates[:SIZE]
         groups[name + CHOSEN] = choose(learned, candidates, SIZE)
@@ -146,7 +161,9 @@ def compare(work: Work, client: int) -> str:
     found = {
         name: sorted((tested[a] for a in group), reverse=True) for name, group in groups.items()
     }
-    file.write_text(json.dumps({"client": client, "rbf": learned.kind, "accuracy": found}))
+    new = file.with_suffix(".new")  # whole or not at all
+    new.write_text(json.dumps({"client": client, "rbf": learned.kind, "accuracy": found}))
+    new.replace(file)
     return file.read_text()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedtailor import codec
 from fedtailor.errors import UserError
 from fedtailor.pretrain import training as trainings
-from fedtailor.pretrain.training import Checkpoint, Loss, Training, train, write_whole
+from fedtailor.pretrain.training import Checkpoint, Loss, Training, train
 from fedtailor.types import Tensors
 from tests.search.made_up import generator
 
@@ -89,7 +89,7 @@ def test_a_kill_in_the_middle_of_writing_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "checkpoint.safetensors"
-    write_whole(path, {"step": 1})
+    codec.write_whole(path, {"step": 1})
     before, write = path.read_bytes(), codec.write
 
     def killed(part: Path, value: object) -> None:
@@ -99,7 +99,7 @@ def test_a_kill_in_the_middle_of_writing_leaves_the_last_checkpoint(
 
     monkeypatch.setattr(codec, "write", killed)
     with pytest.raises(StopError):
-        write_whole(path, {"step": 2})
+        codec.write_whole(path, {"step": 2})
     assert path.read_bytes() == before
 
 

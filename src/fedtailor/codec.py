@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import types as pytypes
 import typing
 from collections.abc import Mapping
@@ -48,6 +49,29 @@ def write(path: Path, value: Any) -> None:
     """Pack into a file."""
     tensors, tree = pack(value)
     safetensors.torch.save_file(tensors, path, {TREE: dumps(tree)})
+
+
+def write_whole(path: Path, value: Any) -> None:
+    """Pack into a file that is there whole or not at all, whenever the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        write(part, value)
+        sync(part)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read(kind: type[T], path: Path) -> T:

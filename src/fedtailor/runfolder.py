@@ -7,7 +7,6 @@ deleted, so killing the process at any moment loses at most the round in progres
 
 import fcntl
 import json
-import os
 import sqlite3
 import time
 import zipfile
@@ -161,7 +160,7 @@ class Run:
         name = f"server-round-{page.round:06d}.safetensors"
         codec.write(self.states / name, server)
         for file in (name, *(state_file(*version) for version in page.versions)):
-            _sync(self.states / file)
+            codec.sync(self.states / file)  # on disk before the database says it is there
         row = (page.round, name, page.val, page.wall_s, page.modelled_s)
         before = self.best_round()
         with self._transaction():
@@ -259,12 +258,3 @@ def lock_folder(path: Path) -> IO[str]:
         file.close()
         raise UserError(f"{path}: another process is working on this run") from None
     return file
-
-
-def _sync(path: Path) -> None:
-    """Have a file on disk before the database says it is there."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fedtailor import genes
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.search.encoder import features, load_encoder
-from fedtailor.search.generator import SHIPPED, Generator, shipped
+from fedtailor.search.generator import SHIPPED, Generator, Sampling, shipped
 from fedtailor.search.sde import EPSILON
 from fedtailor.search.tokens import one_hot, project, raw_valid
 from tests.search.made_up import cpu
@@ -47,9 +46,9 @@ def test_guidance_raises_what_is_predicted_for_the_client(
         with torch.no_grad():
             return float(made.predictor(x, torch.full((len(x),), EPSILON), data).mean())
 
-    strangers = genes.sample_many(made.space, 60, rng(1))
+    plain = made.architectures(60, rng(), embeddings[0], Sampling(strength=0.0))
     own = made.architectures(60, rng(), embeddings[0])
-    assert predicted(own, embeddings[0]) > predicted(strangers, embeddings[0]) + 0.5
+    assert predicted(own, embeddings[0]) > predicted(plain, embeddings[0]) + 0.5
 
 
 def test_the_card_and_the_size(made: Generator):

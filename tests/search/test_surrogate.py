@@ -113,7 +113,9 @@ def test_options_without_an_order_have_their_own_columns():
         fit(space, archs, words(space, archs).tolist(), coding)
         for coding in ("integers", "options")
     )
-    assert by_option.kind == "linear"
+    usual = fit(space, archs, words(space, archs).tolist())
+    assert by_option.kind == usual.kind == "linear"
+    assert np.array_equal(usual.predict(archs), by_option.predict(archs))
     assert tau(by_option, words, space) > 0.3 > tau(by_number, words, space) + 0.1
 
 

@@ -34,7 +34,6 @@ from fedtailor.initial import initial_supernet
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.pretrain.processes import describe, reproducible, space_of
 from fedtailor.pretrain.team import Follower, Leader, lead
-from fedtailor.pretrain.training import write_whole
 from fedtailor.rng import rng_for, seed_for
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Augment, Examples, Json, SearchSpace, Setting, Task, Tensors
@@ -190,7 +189,7 @@ def _train(
         trainer.step(step, team)
         last = step + 1 == steps
         if checkpoint is not None and (last or time.monotonic() - saved >= every):
-            write_whole(checkpoint, trainer.state())
+            codec.write_whole(checkpoint, trainer.state())
             saved = time.monotonic()
         if progress is not None:
             progress(step + 1, steps)

@@ -31,7 +31,6 @@ from fedtailor.genes import sample_many
 from fedtailor.population import walk
 from fedtailor.pretrain.processes import Worker, describe, reproducible, space_of, team
 from fedtailor.pretrain.tasks import Marking, SubTask, marking
-from fedtailor.pretrain.training import write_whole
 from fedtailor.rng import rng_for, seed_for
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Examples, Json, SearchSpace, Task, Tensors
@@ -228,7 +227,7 @@ def _compute(job: _Job, number: int) -> Chunk:
 
 
 def _write(job: _Job, number: int) -> None:
-    write_whole(job.file(number), _compute(job, number))
+    codec.write_whole(job.file(number), _compute(job, number))
 
 
 def _read(job: _Job, number: int) -> Chunk | None:

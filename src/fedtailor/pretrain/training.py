@@ -6,11 +6,10 @@ they leave open from DiffusionNAG) are here as constants.
 """
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from annotated_types import Ge, Gt, Interval
@@ -97,30 +96,11 @@ def train(
             torch.manual_seed(seed_for(seed, "dropout", step))
             run.step(loss(step, rng_for(seed, "step", step)))
             if checkpoint is not None and (run.done % every == 0 or run.done == training.steps):
-                write_whole(checkpoint, run.checkpoint())
+                codec.write_whole(checkpoint, run.checkpoint())
             if progress is not None:
                 progress(run.done, training.steps)
     model.load_state_dict(model.state_dict() | run.average)
     return model.eval()
-
-
-def write_whole(path: Path, value: Any) -> None:
-    """Pack into a file that is there whole or not at all, whenever the process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    codec.write(part, value)
-    _sync(part)
-    part.replace(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _Run:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fedtailor.spaces.resnet18 import _Block as Block
+from fedtailor.spaces.resnet18 import Block
 
 STAGES = (64, 128, 256, 512)  # channels of ResNet-18
 SMALL = (32, 64, 96)  # channels of the small network

@@ -8,7 +8,6 @@ flow is followed by few steps of Heun's method where they take 1000 of Euler-Mar
 table is projected to a legal architecture where they throw illegal ones away.
 """
 
-import contextlib
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -158,13 +157,9 @@ def save(generator: Generator, path: Path) -> None:
         weights,
         generator.about,
     )
-    new = path.with_name(f"{path.name}.new")  # whole or not at all
     try:
-        codec.write(new, found)
-        new.replace(path)
+        codec.write_whole(path, found)
     except (OSError, safetensors.SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         raise UserError(f"{path}: cannot be written ({error})") from None
 
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.search.encoder import Features
+from fedtailor.search.score import Linear
 from fedtailor.search.sde import SDE
 from fedtailor.search.tokens import Encoding
 
@@ -97,8 +98,8 @@ class Predictor(nn.Module):
         self.normed = _norm(settings)
         self.no_data = nn.Parameter(torch.zeros(settings.set_width))
         self.effects = _Effects(code, settings) if settings.effects else None
-        self.fuse = _Linear(settings.latent + settings.set_width, settings.hidden)
-        self.answer = _Linear(settings.hidden, 1)
+        self.fuse = Linear(settings.latent + settings.set_width, settings.hidden)
+        self.answer = Linear(settings.hidden, 1)
 
     def embed(self, values: Tensor, present: Tensor) -> Tensor:
         """Return the embeddings of data sets: (sets, set_width).
@@ -219,14 +220,6 @@ def kendall_within(predictions: Tensor, truth: Tensor) -> float:
     return float(np.mean(taus)) if taus else 0.0
 
 
-class _Linear(nn.Linear):
-    """A linear layer that begins at 0: torch would draw from its global generator."""
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.weight)
-        nn.init.zeros_(self.bias)
-
-
 class _Graph(nn.Module):
     """Tables and levels of noise to latent vectors of architectures."""
 
@@ -240,9 +233,9 @@ class _Graph(nn.Module):
         self.dropout = settings.dropout
         self.read = _Read(code, width) if settings.positions else nn.Identity()
         sizes = [width if settings.positions else values, *[width] * settings.layers]
-        self.layers = nn.ModuleList(_Linear(a, 2 * b) for a, b in pairwise(sizes))
-        self.time = nn.Sequential(_Linear(width, 4 * width), nn.SiLU(), _Linear(4 * width, width))
-        self.last = _Linear(width, settings.latent)
+        self.layers = nn.ModuleList(Linear(a, 2 * b) for a, b in pairwise(sizes))
+        self.time = nn.Sequential(Linear(width, 4 * width), nn.SiLU(), Linear(4 * width, width))
+        self.last = Linear(width, settings.latent)
 
     def forward(self, table: Tensor, noise: Tensor, rng: torch.Generator | None) -> Tensor:
         x = self.read(table)
@@ -266,7 +259,7 @@ class _Read(nn.Module):
         )
         self.register_buffer("stages", stages, persistent=False)
         self.register_buffer("places", places, persistent=False)
-        self.shared = _Linear(code.vocabulary, width)
+        self.shared = Linear(code.vocabulary, width)
         self.own = nn.Parameter(torch.zeros(code.length * width, code.vocabulary))
         self.stage = nn.Parameter(torch.zeros(int(stages.max()) + 1, width))
         self.place = nn.Parameter(torch.zeros(int(places.max()) + 1, width))
@@ -284,7 +277,7 @@ class _Effects(nn.Module):
     def __init__(self, code: Encoding, settings: PredictorSettings) -> None:
         super().__init__()
         self.values = nn.Parameter(torch.zeros(settings.effects, code.allowed.numel()))
-        self.data = _Linear(settings.set_width, settings.effects)
+        self.data = Linear(settings.set_width, settings.effects)
 
     def forward(self, table: Tensor, data: Tensor) -> Tensor:
         return ((table.flatten(1) @ self.values.T) * self.data(data)).sum(1)
@@ -300,7 +293,7 @@ class _SetTransformer(nn.Module):
         self.second = _Attention(width, width, settings)
         self.seed = nn.Parameter(torch.zeros(1, width))
         self.pool = _Attention(width, width, settings)
-        self.last = _Linear(width, width)
+        self.last = Linear(width, width)
 
     def forward(self, x: Tensor, present: Tensor) -> Tensor:
         mask = torch.zeros_like(present, dtype=x.dtype).masked_fill(~present, CLOSED)[:, None, None]
@@ -318,8 +311,8 @@ class _Attention(nn.Module):
         if width % settings.heads:
             raise ValueError("set_width must be a multiple of heads")
         self.heads = settings.heads
-        self.ask, self.look = _Linear(size, width), _Linear(seen, 2 * width)
-        self.mix = _Linear(width, width)
+        self.ask, self.look = Linear(size, width), Linear(seen, 2 * width)
+        self.mix = Linear(width, width)
         self.between, self.after = _norm(settings), _norm(settings)
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:

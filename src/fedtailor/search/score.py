@@ -128,20 +128,6 @@ class ScoreNetwork(nn.Module):
             score = (scale * clean - noised) / std**2
         return score.to(x.device)
 
-    def posterior(self, x: Tensor, t: Tensor) -> Tensor:
-        """Return the probabilities of the clean values: the expected table of 0 and 1.
-
-        Of a network that gives the score it is Tweedie's expectation, which need not be
-        probabilities: negative entries are cut, as are those not allowed, and rows scaled to 1.
-        """
-        if self.settings.output == "posterior":
-            device = self.shares.device
-            marginal = _marginal(self.sde, t.to(device))
-            return self._logits(x.to(device), *marginal).softmax(2).to(x.device)
-        raw = self.from_diffused(denoised(self.sde, self, x, t))
-        chances = raw.clamp(min=1e-6) * self.allowed.to(x.device)
-        return chances / chances.sum(2, keepdim=True)
-
     def loss(self, values: Tensor, rng: torch.Generator) -> Tensor:
         """Return the loss of clean values (n, tokens), noised at random times."""
         x0 = self.to_diffused(F.one_hot(values.cpu(), self.shares.shape[1]).float())
@@ -190,10 +176,11 @@ def initialise(module: nn.Module, rng: torch.Generator) -> None:
                     parameter.copy_(drawn)
 
 
-class _Linear(nn.Linear):
+class Linear(nn.Linear):
     """A linear layer that does not draw its weights: torch would from its global generator."""
 
     def reset_parameters(self) -> None:
+        """Begin at 0."""
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -217,8 +204,8 @@ class _Transformer(nn.Module):
         self.register_buffer("stages", stages, persistent=False)
         self.stage = nn.Parameter(torch.zeros(len(names), width)) if learned else None
         self.token = nn.Parameter(torch.zeros(code.length, width)) if learned else None
-        self.embed = _Linear(code.vocabulary, width)
-        timed = (_Linear(width, 4 * width), nn.SiLU(), _Linear(4 * width, width))
+        self.embed = Linear(code.vocabulary, width)
+        timed = (Linear(width, 4 * width), nn.SiLU(), Linear(4 * width, width))
         self.time = nn.Sequential(*timed) if settings.output == "score" else None
         self.drop = nn.Dropout(settings.dropout)
         self.blocks = nn.ModuleList(_Block(settings) for _ in range(settings.layers))
@@ -251,10 +238,10 @@ class _Block(nn.Module):
         width = settings.width
         self.heads = settings.heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.look, self.mix = _Linear(width, 3 * width), _Linear(width, width)
+        self.look, self.mix = Linear(width, 3 * width), Linear(width, width)
         self.widen, self.narrow = (
-            _Linear(width, settings.feedforward),
-            _Linear(settings.feedforward, width),
+            Linear(width, settings.feedforward),
+            Linear(settings.feedforward, width),
         )
         self.drop = nn.Dropout(settings.dropout)
 
@@ -277,7 +264,7 @@ def _head(sizes: tuple[int, ...], silent: bool) -> nn.Sequential:
     """Return linear layers with ELU between them; a silent one begins at 0."""
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(sizes):
-        layers += [_Linear(before, after), nn.ELU()]
+        layers += [Linear(before, after), nn.ELU()]
     layers.pop()
     if silent:
         layers[-1].first_values = {"weight": 0.0}  # pyright: ignore[reportArgumentType] - a plain dict

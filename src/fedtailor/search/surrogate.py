@@ -55,7 +55,7 @@ def fit(
     space: SearchSpace,
     archs: Sequence[Arch],
     scores: Sequence[float],
-    coding: Coding = "integers",
+    coding: Coding | None = None,
     smoothing: float = 1e-6,
 ) -> Surrogate:
     """Learn scores from a population; no population makes it raise.
@@ -64,11 +64,13 @@ def fit(
         space: whose architectures they are.
         archs: oldest first; of equal ones the last counts.
         scores: one each; what is not finite counts as not scored. Of none at all 0 is learned.
-        coding: `integers` scales each gene's options to 0 .. 1; `options` has a column for each
-            option, for genes whose options have no order; `raw` is the habit of surrogate-assisted
-            search (NSGANetV2): options' numbers as they are, as long as that can be solved.
+        coding: `integers` counts a gene's options, 0 to 1 over those of the population; `options`
+            has a column for each option, for genes whose options have no order; `raw` is the habit
+            of surrogate-assisted search (NSGANetV2): options' numbers as they are, as long as that
+            can be solved. None: `options` where some are words, such as operations.
         smoothing: of cubic and linear bases, not of `raw`.
     """
+    coding = coding or _usual(space)
     every = zip(archs, scores, strict=True)
     newest = {arch: float(score) for arch, score in every if math.isfinite(score)}
     values = np.array([*newest.values()] or [0.0])
@@ -82,6 +84,12 @@ def fit(
                 return Surrogate(kind, columns, form, scale)
     mean = float(values.mean())
     return Surrogate("mean", partial(genes.integers, space), lambda x: np.full(len(x), mean), scale)
+
+
+def _usual(space: SearchSpace) -> Coding:
+    """Return the coding for a space: words have no order."""
+    words = any(isinstance(each, str) for choice in space.choices for each in choice.options)
+    return "options" if words else "integers"
 
 
 def _columns(space: SearchSpace, known: list[Arch], coding: Coding, kind: Kind) -> Columns:

@@ -34,7 +34,9 @@ class ResNet18(SearchSpace):
         return _Network(self.width, partial(nn.GroupNorm, self.groups), task)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
     def __init__(
         self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]
     ) -> None:
@@ -50,6 +52,7 @@ class _Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map images' features."""
         inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(inner + self.shortcut(x))
 
@@ -62,8 +65,8 @@ class _Network(nn.Module):
         blocks, before = [], width
         for stage in range(4):
             after = width * 2**stage
-            blocks.append(_Block(before, after, 1 if stage == 0 else 2, norm))
-            blocks.append(_Block(after, after, 1, norm))
+            blocks.append(Block(before, after, 1 if stage == 0 else 2, norm))
+            blocks.append(Block(after, after, 1, norm))
             before = after
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(before, task.classes)
