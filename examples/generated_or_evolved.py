@@ -71,9 +71,11 @@ class Work:
 
     def federation(self) -> Federation:
         """Return the clients; all images are dealt, and tests are official ones."""
-        fractions = (0.9, 0.1, 0.0)
-        data = DataOptions(name="cifar10", clients=self.clients, split="official", seed=self.seed)
-        return load_federation(replace(data, fractions=fractions, test_per_client=500))
+        data = DataOptions(
+            name="cifar10", clients=self.clients, partition="dirichlet", alpha=0.3, seed=self.seed,
+            split="official", fractions=(0.8, 0.1, 0.1), test_per_client=500,
+        )  # fmt: skip
+        return load_federation(data)
 
     def searched(self) -> SearchSpace:
         """Return the search space."""
@@ -137,18 +139,19 @@ def compare(work: Work, client: int) -> str:
     """Test all kinds of candidates for a client and write what they achieve."""
     torch.set_num_threads(1)
     federation, store, made = work.federation(), work.store(), work.made()
-    parts = [store.copy(), made.score.state_dict(), made.predictor.state_dict(), KINDS]
-    key = codec.digest([*parts, SIZE, CANDIDATES, GENERATIONS, CALIBRATION, USUAL, work.seed])
-    file = work.folder / f"client-{client}-{key[:12]}.json"
+    asked = [store.copy(), SIZE, GENERATIONS, CALIBRATION, work.seed, work.clients]
+    with_generator = [*asked, made.score.state_dict(), made.predictor.state_dict(), KINDS, USUAL]
+    file = work.folder / f"client-{client}-{codec.digest(with_generator)[:12]}.json"
     if file.exists():
         return file.read_text()
     train, val, test = (_mixed(federation.examples(client, s)) for s in ("train", "val", "test"))
     few = replace(train, index=train.index[:CALIBRATION])
-    population = evolved(
-        store,
-        lambda archs: population_accuracies(store, archs, val, few),
-        rng_for(work.seed, "evolution", client),
-    )
+    bred = work.folder / f"population-{client}-{codec.digest(asked)[:12]}.safetensors"
+    if not bred.exists():
+        rng = rng_for(work.seed, "evolution", client)
+        score = partial(population_accuracies, store, examples=val, calibration=few)
+        codec.write_whole(bred, evolved(store, score, rng))
+    population = codec.read(Population, bred)
     learned = surrogate.fit(store.space, population.archs, population.scores)
     groups: dict[str, list[Arch]] = {"population": list(population.archs)}
     for name, proposer in proposers(made, federation, client).items():

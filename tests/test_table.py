@@ -71,7 +71,7 @@ def made(folder: Path, calibration: Examples | None = CALIBRATION, **how: Any) -
 
 
 def same(first: Table, second: Table) -> bool:
-    fields = ("accuracy", "likelihood", "plain")
+    fields = ("accuracy", "likelihood", "halves", "plain")
     return all(torch.equal(getattr(first, field), getattr(second, field)) for field in fields)
 
 

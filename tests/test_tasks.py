@@ -50,14 +50,25 @@ def test_likelihoods_against_a_loop_over_tasks(scale: float):
     """Also where probabilities are too small for floats, if they stay above exp(-80)."""
     logits = scale * torch.randn(len(LABELS), CLASSES, generator=torch.Generator().manual_seed(1))
     tasks = draw(40)
-    found = marking(LABELS, tasks, CLASSES).likelihoods(logits)
+    marks = marking(LABELS, tasks, CLASSES)
+    found, halves = marks.likelihoods(logits)
     floored = logits - logits.amax(1, keepdim=True)
     floored = floored.clamp(min=-80).double()
-    for task, value in zip(tasks, found.tolist(), strict=True):
+    for task, value, parts in zip(tasks, found.tolist(), halves.tolist(), strict=True):
         classes = torch.tensor(task.classes)
         right = torch.searchsorted(classes, LABELS[task.images])
-        logs = floored[task.images][:, classes].log_softmax(1)
-        assert value == pytest.approx(float(logs[torch.arange(len(right)), right].mean()), rel=1e-4)
+        logs = floored[task.images][:, classes].log_softmax(1)[torch.arange(len(right)), right]
+        assert value == pytest.approx(float(logs.mean()), rel=1e-4)
+        first = marks.first[task.images]
+        for part, half in zip(parts, (first, ~first), strict=True):
+            assert part == pytest.approx(float(logs[half].mean()) if half.any() else 0, rel=1e-4)
+
+
+def test_halves_have_half_of_every_class():
+    first = marking(LABELS, draw(2), CLASSES).first
+    for label in range(CLASSES):
+        of_class = first[label == LABELS]
+        assert int(of_class.sum()) == (len(of_class) + 1) // 2
 
 
 def test_a_network_that_says_the_same_of_all_images_is_right_on_the_first_class_alone():

@@ -275,6 +275,7 @@ def _judged(desk: _Desk, made: Generator, lessons: Lessons, table: Table) -> dic
         x = made.tables(how.drawn, desk.rng(name), embedding, sampling)
         found[name] = generation_quality(space, x, known, others)
     found["kendall_tau"] = predicting.ranking(made.predictor, lessons, desk.rng("ranking"))
+    found["targets"] = {"own": lessons.own}
     return found
 
 
@@ -282,24 +283,28 @@ def _gains(
     desk: _Desk, made: Generator, store: Store, table: Table, features: Sequence[Features]
 ) -> dict[str, Json]:
     """Test what is generated for some tasks that the predictor does not know, on those tasks."""
-    how, found = desk.subject.how, []
-    plain = dataclasses.replace(how.sampling, strength=0.0)
+    how, sampling = desk.subject.how, desk.subject.how.sampling
     clients = min(how.clients, _kept(how, len(table.tasks)))
-    for number in range(len(table.tasks) - clients, len(table.tasks)):
-        rng, embedding = desk.rng(f"client {number}"), made.embed(features[number])
-        groups = {
-            "guided": made.architectures(how.per_client, rng, embedding, how.sampling),
-            "for another": made.architectures(
-                how.per_client, rng, made.embed(features[number - clients]), how.sampling
-            ),
-            "unguided": made.architectures(how.per_client, rng, None, plain),
-        }
-        archs = list(dict.fromkeys(arch for group in groups.values() for arch in group))
-        tested = _table(desk, store, archs, [table.tasks[number]], f"client-{number}")
-        scored = dict(zip(archs, tested.accuracy[:, 0].tolist(), strict=True))
-        found.append(
-            {name: sum(scored[a] for a in group) / len(group) for name, group in groups.items()}
-        )
-    if not found:
+    if not clients:
         return {}
-    return {"accuracy": {name: [one[name] for one in found] for name in found[0]}}
+    few = {number: made.embed(features[number]) for number in range(-clients, 0)}
+    drawn = {
+        number: made.architectures(how.per_client, desk.rng(f"client {number}"), data, sampling)
+        for number, data in few.items()
+    }
+    many, plain = clients * how.per_client, dataclasses.replace(sampling, strength=0.0)
+    no_data = made.architectures(many, desk.rng("no data"), None, sampling)
+    unguided = made.architectures(many, desk.rng("unguided"), None, plain)
+    every = [*(arch for own in drawn.values() for arch in own), *no_data, *unguided]
+    archs = list(dict.fromkeys(every))
+    tested = _table(desk, store, archs, table.tasks[-clients:], "clients").accuracy
+    places = {arch: place for place, arch in enumerate(archs)}
+    found: dict[str, list[float]] = {}
+    for number, own in drawn.items():
+        others = [arch for other in drawn if other != number for arch in drawn[other]]
+        groups = {"guided": own, "for others": others, "no data": no_data, "unguided": unguided}
+        for name, group in groups.items():
+            rows = [places[arch] for arch in group]
+            if rows:
+                found.setdefault(name, []).append(float(tested[rows, number].mean()))
+    return {"accuracy": found}

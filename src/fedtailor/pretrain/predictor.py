@@ -1,13 +1,16 @@
 """Training of the predictor on a table of accuracies, and how well it ranks.
 
-A batch has some tasks and some architectures of each. Targets are accuracies with mean 0 and
-deviation 1 within a task: guidance asks which architecture is better on these data, and over all
-tasks the accuracy tells mostly how hard a task is (the paper's way, `over="all"`).
+A batch has some tasks and some architectures of each. Targets have mean 0 and deviation 1 within a
+task: guidance asks which architecture is better on these data, and over all tasks the accuracy
+tells mostly how hard a task is (the paper's way, `over="all"`). The images of a task are few, and
+what they say of architectures is mostly chance, which a predictor that knows the data would learn
+by heart. So targets are pooled: what all tasks have in common, and of what is a task's own as much
+as two halves of its images agree on.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from fedtailor.search.sde import EPSILON
 from fedtailor.search.tokens import one_hot
 from fedtailor.types import SearchSpace
 
+Target: TypeAlias = Literal["accuracy", "likelihood", "pooled"]
 TIMES = {"clean": EPSILON, "half": 0.5, "noisy": 0.75}  # at which a predictor is judged
 
 
@@ -31,6 +35,7 @@ class Lessons:
     tables: Tensor  # (architectures, tokens, values): clean, as they are diffused
     accuracy: Tensor  # (tasks, architectures): what predictions are judged by
     target: Tensor  # (tasks, architectures): what they learn, such as the accuracy
+    own: float  # the share of what is a task's own that is not chance, where targets are pooled
     values: Tensor  # (tasks, classes, images, features)
     present: Tensor  # (tasks, classes, images)
     shares: Tensor  # of the tokens' values, which centred the tables
@@ -45,14 +50,43 @@ def lessons(
     features: Sequence[Features],
     kept_tasks: int,
     kept_archs: int,
-    target: Literal["accuracy", "likelihood"] = "accuracy",
+    target: Target = "accuracy",
 ) -> Lessons:
     """Lay out a table, and the features of every task's images."""
     tables = score.to_diffused(one_hot(space, table.archs))
     tasks, archs = len(table.tasks) - kept_tasks, len(table.archs) - kept_archs
     truth = table.accuracy.T.contiguous()
-    learned = table.likelihood.T.contiguous() if target == "likelihood" else truth
-    return Lessons(tables, truth, learned, *grouped(features), score.shares, tasks, archs)
+    learned, own = truth if target == "accuracy" else table.likelihood.T.contiguous(), 1.0
+    if target == "pooled":
+        learned, halves = learned[:tasks, :archs], table.halves[:archs, :tasks].transpose(0, 1)
+        learned, own = pooled(learned, halves)
+    return Lessons(tables, truth, learned, own, *grouped(features), score.shares, tasks, archs)
+
+
+def pooled(values: Tensor, halves: Tensor) -> tuple[Tensor, float]:
+    """Draw the values of tasks towards what all tasks have in common, as far as they are chance.
+
+    Returns them, of mean 0 within a task, and the share of what is a task's own that is kept: the
+    correlation of two halves, stepped up to the whole by the formula of Spearman and Brown.
+
+    Args:
+        values: (tasks, architectures).
+        halves: of each task's images, (tasks, architectures, 2).
+    """
+    common = standardised(values).mean(0)
+    first, second, whole = (
+        _without(standardised(each), common) for each in (halves[..., 0], halves[..., 1], values)
+    )
+    scale = first.norm() * second.norm()
+    agreement = float((first * second).sum() / scale) if scale > 0 else 0.0
+    share = max(0.0, 2 * agreement / (1 + agreement)) if agreement > -1 else 0.0
+    return common + share * whole, share
+
+
+def _without(rows: Tensor, common: Tensor) -> Tensor:
+    """Return what of each row a common one does not explain."""
+    length = common.square().sum()
+    return rows - (rows @ common / length)[:, None] * common if length > 0 else rows
 
 
 def loss_of(

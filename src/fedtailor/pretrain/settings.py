@@ -7,6 +7,7 @@ from annotated_types import Ge, Gt
 
 from fedtailor.pretrain import supernet as supernets
 from fedtailor.pretrain import training as trainings
+from fedtailor.pretrain.predictor import Target
 from fedtailor.pretrain.supernet import SupernetTraining
 from fedtailor.pretrain.tasks import TaskDraw
 from fedtailor.pretrain.training import Training
@@ -26,9 +27,9 @@ class Pretraining:
 
     seed: int = 0
     supernet: SupernetTraining = SupernetTraining()  # noqa: RUF009 - frozen, as those below
-    images: Positive = 2400  # held out of the supernet's training, to evaluate architectures on
+    images: Positive = 6000  # held out of the supernet's training, to evaluate architectures on
     calibration: Annotated[int, Ge(0)] = 0  # images of batch-norm statistics; 0: each batch's own
-    archs: Annotated[int, Ge(4)] = 3000
+    archs: Annotated[int, Ge(4)] = 1200
     tasks: Annotated[int, Ge(4)] = 500
     draw: TaskDraw = TaskDraw()  # noqa: RUF009
     # one task, one of these images and one architecture in so many judge the predictor
@@ -41,12 +42,12 @@ class Pretraining:
     predictor: PredictorSettings = predictors.LIGHT
     predictor_training: Training = Training(6000, 256, 1e-3)  # noqa: RUF009
     per_task: Positive = 16  # architectures of one task in a batch
-    target: Literal["accuracy", "likelihood"] = "likelihood"  # what the predictor learns
+    target: Target = "pooled"  # what the predictor learns; pooled: likelihoods, less of chance
     over: Literal["task", "all"] = "task"  # where targets are brought to mean 0, deviation 1
     sampling: Sampling = Sampling()  # noqa: RUF009
     drawn: Positive = 500  # tables that judge the generator
-    clients: Annotated[int, Ge(0)] = 4  # kept tasks for which architectures are drawn and tested
-    per_client: Positive = 50
+    clients: Annotated[int, Ge(0)] = 16  # kept tasks for which architectures are drawn and tested
+    per_client: Positive = 10
 
     def equation(self) -> SDE:
         """Return the equation by which architectures become noise."""

@@ -48,6 +48,7 @@ class Table:
     tasks: tuple[SubTask, ...]
     accuracy: Tensor  # (architectures, tasks), float32: among the task's classes
     likelihood: Tensor  # (architectures, tasks), float32: mean log-probability of the right class
+    halves: Tensor  # (architectures, tasks, 2), float32: the same of two halves of the images
     plain: Tensor  # (architectures,), float32: on all evaluation images, among all classes
 
 
@@ -135,7 +136,12 @@ class Chunk:
     check: str  # of the rows: a damaged number still is one
     accuracy: Tensor
     likelihood: Tensor
+    halves: Tensor
     plain: Tensor
+
+    def values(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the rows."""
+        return self.accuracy, self.likelihood, self.halves, self.plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +186,7 @@ def _material(
         size = len(calibration)
         few = _only(calibration, torch.randperm(size, generator=rng_for(0, "table", "calibration")))
     found = marking(examples.labels[examples.index], tasks, store.task.classes)
-    found = Marking(found.labels[mixed], found.masks, found.times[mixed])
+    found = Marking(found.labels[mixed], found.masks, found.times[mixed], found.first[mixed])
     return Material(tuple(archs), _only(examples, mixed), few, found)
 
 
@@ -212,17 +218,18 @@ def _compute(job: _Job, number: int) -> Chunk:
     rows, material = job.chunks[number], job.material
     archs, marks = material.archs[rows.start : rows.stop], material.marking
     shape = len(rows), marks.masks.shape[1]
-    accuracy, likelihood, plain = torch.empty(shape), torch.empty(shape), torch.empty(len(rows))
+    accuracy, likelihood, halves = (torch.empty(*shape, *more) for more in ((), (), (2,)))
+    plain = torch.empty(len(rows))
     with reproducible(job.store.device):
         torch.manual_seed(seed_for(0, "table", number))  # for operations that are noise
         try:
             for at, logits in walk(job.store, archs, material.examples, material.calibration):
                 accuracy[at] = marks.accuracies(logits)
-                likelihood[at] = marks.likelihoods(logits)
+                likelihood[at], halves[at] = marks.likelihoods(logits)
                 plain[at] = (logits.argmax(1) == marks.labels).float().mean()
         except FloatingPointError as error:
             raise UserError(f"pretrain.supernet: {error}") from None
-    found = accuracy, likelihood, plain
+    found = accuracy, likelihood, halves, plain
     return Chunk(job.key, number, codec.digest(found), *found)
 
 
@@ -236,23 +243,22 @@ def _read(job: _Job, number: int) -> Chunk | None:
         chunk = codec.read(Chunk, job.file(number))
     except (UserError, OSError):
         return None
-    whole = chunk.check == codec.digest((chunk.accuracy, chunk.likelihood, chunk.plain))
+    whole = chunk.check == codec.digest(chunk.values())
     return chunk if whole and (chunk.key, chunk.number) == (job.key, number) else None
 
 
-def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what all chunks hold, which are sorted, in the order they were asked for."""
-    chunks: list[Chunk] = []
+    chunks: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for number in range(len(job.chunks)):
         chunk = _read(job, number)
         if chunk is None:
             raise UserError(f"{job.file(number)}: it was written but cannot be read")
-        chunks.append(chunk)
+        chunks.append(chunk.values())
     back = order.argsort()
-    accuracy = torch.cat([chunk.accuracy for chunk in chunks])
-    likelihood = torch.cat([chunk.likelihood for chunk in chunks])
-    plain = torch.cat([chunk.plain for chunk in chunks])
-    return accuracy[back], likelihood[back], plain[back]
+    parts = zip(*chunks, strict=True)
+    accuracy, likelihood, halves, plain = (torch.cat(part)[back] for part in parts)
+    return accuracy, likelihood, halves, plain
 
 
 def _share(

@@ -155,6 +155,7 @@ class Marking:
     labels: Tensor  # (images,), int64
     masks: Tensor  # (classes, tasks): whether the task has the class
     times: Tensor  # (images, tasks): how often the image counts
+    first: Tensor  # (images,), bool: those of the first half; of every class as many as others
 
     def accuracies(self, logits: Tensor) -> Tensor:
         """Return the share of each task's images whose largest logit among its classes is right.
@@ -165,20 +166,24 @@ class Marking:
         earlier = torch.arange(logits.shape[1]) < self.labels[:, None]
         beaten = (logits > own) | ((logits == own) & earlier)
         right = beaten.float() @ self.masks == 0  # whole numbers: exact in any order
-        return self._means(right)
+        return _means(right, self.times)
 
-    def likelihoods(self, logits: Tensor) -> Tensor:
-        """Return the mean log-probability of the right class among the task's classes.
+    def likelihoods(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean log-probability of the right class among the task's classes, (tasks,).
 
-        Of few images it ranks networks with less noise than accuracy does.
+        Of few images it ranks networks with less noise than accuracy does. Beside it that of two
+        halves of the images, (tasks, 2): how they agree tells how much of it is noise.
         """
         shifted = (logits - logits.amax(1, keepdim=True)).clamp_(min=FLOOR)
         own = shifted.gather(1, self.labels[:, None])
         of_task = shifted.exp() @ self.masks
-        return self._means(own - of_task.log_())
+        found = own - of_task.log_()
+        parts = (self.times * half[:, None] for half in (self.first, ~self.first))
+        return _means(found, self.times), torch.stack([_means(found, part) for part in parts], 1)
 
-    def _means(self, values: Tensor) -> Tensor:
-        return (values * self.times).sum(0) / self.times.sum(0)
+
+def _means(values: Tensor, times: Tensor) -> Tensor:
+    return (values * times).sum(0) / times.sum(0).clamp(min=1)
 
 
 def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:
@@ -187,4 +192,7 @@ def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:
     for number, task in enumerate(tasks):
         masks[list(task.classes), number] = 1.0
         times[:, number] = torch.bincount(task.images, minlength=len(labels)).float()
-    return Marking(labels, masks, times)
+    first = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        first[(labels == label).nonzero()[::2, 0]] = True
+    return Marking(labels, masks, times, first)
