@@ -34,6 +34,8 @@ class Lessons:
 
     tables: Tensor  # (architectures, tokens, values): clean, as they are diffused
     accuracy: Tensor  # (tasks, architectures): what predictions are judged by
+    likelihood: Tensor  # likewise
+    halves: Tensor  # (tasks, architectures, 2): likelihoods of two halves of the images
     target: Tensor  # (tasks, architectures): what they learn, such as the accuracy
     own: float  # the share of what is a task's own that is not chance, where targets are pooled
     values: Tensor  # (tasks, classes, images, features)
@@ -56,11 +58,14 @@ def lessons(
     tables = score.to_diffused(one_hot(space, table.archs))
     tasks, archs = len(table.tasks) - kept_tasks, len(table.archs) - kept_archs
     truth = table.accuracy.T.contiguous()
-    learned, own = truth if target == "accuracy" else table.likelihood.T.contiguous(), 1.0
+    likelihood, halves = table.likelihood.T.contiguous(), table.halves.transpose(0, 1).contiguous()
+    learned, own = truth if target == "accuracy" else likelihood, 1.0
     if target == "pooled":
-        learned, halves = learned[:tasks, :archs], table.halves[:archs, :tasks].transpose(0, 1)
-        learned, own = pooled(learned, halves)
-    return Lessons(tables, truth, learned, own, *grouped(features), score.shares, tasks, archs)
+        learned, own = pooled(likelihood[:tasks, :archs], halves[:tasks, :archs])
+    values, present = grouped(features)
+    return Lessons(
+        tables, truth, likelihood, halves, learned, own, values, present, score.shares, tasks, archs
+    )
 
 
 def pooled(values: Tensor, halves: Tensor) -> tuple[Tensor, float]:
@@ -122,7 +127,9 @@ def ranking(predictor: Predictor, found: Lessons, seed: torch.Generator) -> dict
     """Return Kendall's tau within tasks, of tasks and architectures that were not learned from.
 
     `own`: with the task's own data, at three levels of noise; `other`: with those of another task;
-    `none`: without; `seen`: on tasks that were learned from.
+    `none`: without; `seen`: on tasks that were learned from. Accuracies on few images are noisy, so
+    nothing comes near 1: `own_likelihood` is by likelihood, and `halves` is how well the likelihood
+    of one half of a task's images ranks by that of the other.
     """
     tables, truth = found.tables[found.archs :], found.accuracy[found.tasks :, found.archs :]
     embeddings = predictor.embed(found.values, found.present)
@@ -140,5 +147,7 @@ def ranking(predictor: Predictor, found: Lessons, seed: torch.Generator) -> dict
         **{f"own_{name}": tau(kept, t, truth) for name, t in TIMES.items()},
         "other_clean": tau(kept.roll(1, 0), EPSILON, truth),
         "none_clean": tau(None, EPSILON, truth),
+        "own_likelihood": tau(kept, EPSILON, found.likelihood[found.tasks :, found.archs :]),
+        "halves": kendall_within(*found.halves[found.tasks :, found.archs :].unbind(2)),
         "seen_tasks_clean": tau(embeddings[seen], EPSILON, found.accuracy[seen, found.archs :]),
     }
