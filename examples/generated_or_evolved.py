@@ -4,8 +4,9 @@
 
 A supernet is trained on the training images of eight CIFAR-10 clients with Dirichlet 0.3, which the
 package's generator has never seen. For every client 135 architectures are evolved on its validation
-images. From that population come candidates: generated for its data, generated for another client's
-data or for none, generated unguided, bred by crossover and mutation, drawn at random. Of each kind
+images. From that population come candidates: generated for its data and by what its scores say, for
+its data alone (as in the paper), for another client's or for none, generated unguided, bred by
+crossover and mutation, drawn at random. Of each kind
 the first 135 are tested on the client's test images, and 135 of 500 that an RBF chooses which has
 learned the population's scores. Batch norm is calibrated on 256 of the client's training images.
 What is done is kept in the folder, and the same command goes on. FEDTAILOR_DATA says where CIFAR
@@ -48,12 +49,13 @@ from fedtailor.types import Arch, Augment, Examples, SearchSpace
 
 SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 256
 KINDS = {
-    "generated": "for the client's data",
-    "another": "for another client's data",
-    "no data": "for no data in particular",
-    "unguided": "unguided",
-    "bred": "crossover and mutation",
-    "random": "drawn at random",
+    "generated": ("for the client's data and population", COLOURS[0]),
+    "by data": ("for the client's data", COLOURS[4]),
+    "another": ("for another client's data", COLOURS[2]),
+    "no data": ("for no data in particular", COLOURS[3]),
+    "unguided": ("unguided", "black"),
+    "bred": ("crossover and mutation", COLOURS[1]),
+    "random": ("drawn at random", COLOURS[5]),
 }
 CHOSEN = ", chosen by the RBF"
 
@@ -120,15 +122,16 @@ def evolved(
 
 def proposers(made: Generator, federation: Federation, client: int) -> dict[str, Proposer]:
     """Return where candidates come from."""
-    encoder = encoder_of(made)
+    encoder, clients = encoder_of(made), federation.clients
 
     def embedding(of: int) -> torch.Tensor:
         return made.embed(features(encoder, federation.examples(of, "train")))
 
     return {
         "generated": DiffusionProposer(made, embedding(client)),
-        "another": DiffusionProposer(made, embedding((client + 1) % federation.clients)),
-        "no data": DiffusionProposer(made),
+        "by data": DiffusionProposer(made, embedding(client), learn=False),
+        "another": DiffusionProposer(made, embedding((client + 1) % clients), learn=False),
+        "no data": DiffusionProposer(made, learn=False),
         "unguided": DiffusionProposer(made, None, Sampling(strength=0.0)),
         "bred": EvolutionProposer(),
         "random": RandomProposer(),
@@ -215,7 +218,7 @@ def figure(found: list[dict]) -> str:
         for axis, suffix, title in zip(
             axes, ("", CHOSEN), ("as they come", "135 of 500, chosen by the RBF"), strict=True
         ):
-            for (name, label), colour in zip(KINDS.items(), COLOURS, strict=True):
+            for name, (label, colour) in KINDS.items():
                 curve = np.mean([one["accuracy"][name + suffix] for one in found], 0)
                 axis.plot(100 * curve, color=colour, label=label)
             axis.set(title=title, xlabel="rank")

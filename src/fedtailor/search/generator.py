@@ -21,8 +21,9 @@ from torch import Tensor
 from fedtailor import codec, genes
 from fedtailor.errors import UserError
 from fedtailor.search.encoder import Features
+from fedtailor.search.evidence import informed
 from fedtailor.search.evolution import Population, distinct
-from fedtailor.search.guidance import guided
+from fedtailor.search.guidance import Expectation, guided
 from fedtailor.search.predictor import Predictor, PredictorSettings
 from fedtailor.search.score import ScoreNetwork, ScoreSettings, denoised
 from fedtailor.search.sde import EPSILON, SDE, euler_maruyama, heun, predictor_corrector
@@ -79,10 +80,19 @@ class Generator:
         rng: torch.Generator,
         embedding: Tensor | None = None,
         how: Sampling = USUAL,
+        guide: Expectation | None = None,
     ) -> Tensor:
-        """Draw tables as they come out of the noise: (number, tokens, values), about 0 to 1."""
+        """Draw tables as they come out of the noise: (number, tokens, values), about 0 to 1.
+
+        Args:
+            number: of tables.
+            rng: of the noise.
+            embedding: of the client's data; none: for no data in particular.
+            how: the sampling.
+            guide: what expects scores, in place of the predictor.
+        """
         code, sde = encoding(self.space), self.score.sde
-        score = guided(self.score, self.predictor, embedding, how.strength)
+        score = guided(self.score, guide or self.predictor, embedding, how.strength)
         shape = (number, code.length, code.vocabulary)
         x = SAMPLERS[how.sampler](sde, score, shape, rng, how.steps)
         with torch.no_grad():  # what noise is left at the end of time is taken off
@@ -95,9 +105,10 @@ class Generator:
         rng: torch.Generator,
         embedding: Tensor | None = None,
         how: Sampling = USUAL,
+        guide: Expectation | None = None,
     ) -> list[Arch]:
         """Draw legal architectures; some may be equal."""
-        return project(self.space, self.tables(number, rng, embedding, how))
+        return project(self.space, self.tables(number, rng, embedding, how, guide))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +119,13 @@ class DiffusionProposer:
         generator: of the space that is searched.
         embedding: of the client's data (`Generator.embed`); none: guided for no data in particular.
         how: the sampling.
+        learn: whether the population's scores guide as well, beside the predictor.
     """
 
     generator: Generator
     embedding: Tensor | None = None
     how: Sampling = USUAL
+    learn: bool = True
 
     def propose(
         self, space: SearchSpace, population: Population, number: int, rng: torch.Generator
@@ -120,10 +133,12 @@ class DiffusionProposer:
         """Return generated architectures; strangers make up the number where no new ones come."""
         if space.choices != self.generator.space.choices:
             raise ValueError("the generator is of another space")
-        known = set(population.archs)
+        known, guide = set(population.archs), self.generator.predictor
+        if self.learn:
+            guide = informed(self.generator.predictor, space, population, self.embedding)
         found: dict[Arch, None] = {}
         for _ in range(BATCHES):
-            drawn = self.generator.architectures(number, rng, self.embedding, self.how)
+            drawn = self.generator.architectures(number, rng, self.embedding, self.how, guide)
             found |= dict.fromkeys(arch for arch in drawn if arch not in known)
             if len(found) >= number:
                 return list(found)[:number]

@@ -8,19 +8,32 @@ the values of tokens are decided.
 """
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedtailor.search.predictor import Predictor
-from fedtailor.search.sde import Score
+from fedtailor.search.sde import SDE, Score
 
 DECIDED = 0.5  # noise over signal below which a token's value is no longer hidden
 
 
+class Expectation(Protocol):
+    """What expects scores of noised architectures, as a predictor does."""
+
+    @property
+    def sde(self) -> SDE:
+        """The equation that adds the noise."""
+        ...
+
+    def __call__(self, x: Tensor, t: Tensor, embedding: Tensor | None = None, /) -> Tensor:
+        """Return the expected scores of noised tables at times, for a data set's embedding."""
+        ...
+
+
 def guided(
     score: Score,
-    predictor: Predictor,
+    predictor: Expectation,
     embedding: Tensor | None,
     strength: float,
     until: float = DECIDED,

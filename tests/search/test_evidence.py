@@ -1,0 +1,123 @@
+"""What a population's scores add to a predictor: against slow versions and a known truth."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+from torch import Tensor
+
+from fedtailor import genes
+from fedtailor.search import evidence
+from fedtailor.search.evidence import Informed, informed
+from fedtailor.search.evolution import Population
+from fedtailor.search.generator import DiffusionProposer
+from fedtailor.search.predictor import Predictor
+from fedtailor.search.sde import EPSILON
+from fedtailor.search.tokens import encoding, one_hot
+from fedtailor.types import Arch
+from tests import tiny_generator
+from tests.search.made_up import cpu
+from tests.search.made_up import generator as rng
+
+SPACE = cpu("mobilenetv3")
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return tiny_generator.generator(SPACE).predictor
+
+
+def truth(archs: list[Arch]) -> Tensor:
+    """Every value of every token is worth something."""
+    worth = torch.randn(encoding(SPACE).allowed.shape, generator=rng(3))
+    return (one_hot(SPACE, archs) * worth).sum((1, 2))
+
+
+def sample(number: int, seed: int = 0) -> list[Arch]:
+    return genes.sample_many(SPACE, number, rng(seed))
+
+
+def population(number: int = 135, noise: float = 2.0) -> Population:
+    archs = sample(number)
+    scores = truth(archs) + noise * torch.randn(number, generator=rng(4))
+    return Population(tuple(archs), tuple((0.5 + 0.01 * scores).tolist()))
+
+
+def expected(guide: object, archs: list[Arch], predictor: Predictor) -> Tensor:
+    x = 2 * (one_hot(SPACE, archs) - predictor.shares)
+    with torch.no_grad():
+        return guide(x, torch.full((len(x),), EPSILON), None)  # pyright: ignore[reportCallIssue]
+
+
+def tau(guide: object, predictor: Predictor) -> float:
+    held = sample(200, 9)
+    return agreement(expected(guide, held, predictor), truth(held))
+
+
+def agreement(first: Tensor, second: Tensor) -> float:
+    return float(np.asarray(kendalltau(first, second))[0])
+
+
+def test_it_ranks_architectures_that_were_not_tested(predictor: Predictor):
+    found = informed(predictor, SPACE, population(), None)
+    assert abs(tau(predictor, predictor)) < 0.2, "the predictor knows nothing of this truth"
+    assert tau(found, predictor) > 0.4
+    clearer = informed(predictor, SPACE, population(noise=0.5), None)
+    assert tau(clearer, predictor) > tau(found, predictor)
+
+
+def test_scores_that_are_chance_leave_the_predictor_as_it_was(predictor: Predictor):
+    chance = torch.randn(135, generator=rng(6)).tolist()
+    found = informed(predictor, SPACE, Population(tuple(sample(135)), tuple(chance)), None)
+    held = sample(200, 9)
+    told = expected(found, held, predictor)
+    assert agreement(told, expected(predictor, held, predictor)) > 0.6
+
+
+def test_leave_one_out_errors_are_those_of_leaving_one_out():
+    features = torch.randn(12, 5, generator=rng(), dtype=torch.float64)
+    rest = torch.randn(12, generator=rng(1), dtype=torch.float64)
+    errors = {}
+    for ridge in evidence.RIDGES:
+        left = []
+        for out in range(12):
+            keep = [row for row in range(12) if row != out]
+            gram = features[keep].T @ features[keep] + ridge * torch.eye(5).double()
+            weights = torch.linalg.solve(gram, features[keep].T @ rest[keep])
+            left.append(float(rest[out] - features[out] @ weights) ** 2)
+        errors[ridge] = sum(left)
+    best = min(errors, key=lambda ridge: errors[ridge])
+    gram = features.T @ features + best * torch.eye(5).double()
+    wanted = torch.linalg.solve(gram, features.T @ rest)
+    found = features.T @ evidence._ridge(features @ features.T, rest)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_of_few_or_equal_scores_nothing_is_learned(predictor: Predictor):
+    few = population(evidence.FEWEST - 1)
+    equal = Population(tuple(sample(20)), (0.3,) * 20)
+    lost = Population(tuple(sample(20)), (-torch.inf,) * 20)
+    for none in (Population(), few, equal, lost):
+        assert informed(predictor, SPACE, none, None) is predictor
+    assert isinstance(informed(predictor, SPACE, population(evidence.FEWEST), None), Informed)
+
+
+def test_the_scale_of_scores_does_not_matter(predictor: Predictor):
+    usual = population()
+    other = replace(usual, scores=tuple(1e4 * score - 7 for score in usual.scores))
+    held = sample(20, 9)
+    first, second = (
+        expected(informed(predictor, SPACE, each, None), held, predictor) for each in (usual, other)
+    )
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_generated_is_better_where_the_population_tells():
+    made = tiny_generator.generator(SPACE)
+    taught, plain = (
+        DiffusionProposer(made, learn=learn).propose(SPACE, population(), 60, rng(5))
+        for learn in (True, False)
+    )
+    assert truth(taught).mean() > truth(plain).mean() + 2 * truth(sample(200)).std()
