@@ -4,8 +4,9 @@ A predictor knows what architectures did elsewhere. The scores of a population s
 with this client's data and this supernet's weights, but are few and noisy. Bayes' rule for linear
 effects joins both: a score is the prediction, as far as that is to be believed, and an effect of
 every token's value, which is 0 unless the scores say otherwise. How much they say is decided by
-their leave-one-out error. Not in the papers, where only crossover, mutation and the choice among
-candidates learn from the population.
+their leave-one-out error. That a population has survived says more than what differences are left
+in it, so effects of surviving are added: what tells the population from strangers. Not in the
+papers, where only crossover, mutation and the choice among candidates learn from the population.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedtailor import genes
 from fedtailor.search.evolution import Population
 from fedtailor.search.guidance import Expectation
 from fedtailor.search.predictor import Predictor
@@ -46,7 +48,11 @@ class Informed:
 
 
 def informed(
-    predictor: Predictor, space: SearchSpace, population: Population, embedding: Tensor | None
+    predictor: Predictor,
+    space: SearchSpace,
+    population: Population,
+    embedding: Tensor | None,
+    rng: torch.Generator,
 ) -> Expectation:
     """Learn from a population's scores; from too few, or equal ones, nothing.
 
@@ -55,6 +61,7 @@ def informed(
         space: the search space.
         population: of equal architectures the last counts; scores that are not finite do not.
         embedding: of the client's data.
+        rng: of strangers.
     """
     scored = dict(zip(population.archs, population.scores, strict=True))
     archs = [arch for arch, score in scored.items() if torch.tensor(score).isfinite()]
@@ -63,13 +70,23 @@ def informed(
         return predictor
     tables = one_hot(space, archs).double()
     guesses, spread = _predictions(predictor, tables, embedding)
-    rows = (tables - tables.mean(0)).flatten(1)
-    rest = (scores - scores.mean()) / scores.std() - SLOPE * guesses
-    features = torch.cat([SLOPE * guesses[:, None], rows / tables.shape[1] ** 0.5], 1)
-    weights = features.T @ _ridge(features @ features.T, rest)
+    trust = SLOPE * guesses[:, None]
+    weights = _ridge(torch.cat([trust, _rows(tables)], 1), _standardised(scores) - trust[:, 0])
+    others = one_hot(space, genes.sample_many(space, len(archs), rng)).double()
+    survived = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat_interleave(len(archs))
+    effects = weights[1:] + _ridge(_rows(torch.cat([tables, others])), survived)
+    effects = (effects / tables.shape[1] ** 0.5).view(tables.shape[1:])
     slope = SLOPE * (1 + float(weights[0])) / spread
-    effects = (weights[1:] / tables.shape[1] ** 0.5).view(tables.shape[1:])
     return Informed(predictor, slope, effects.float().to(predictor.shares.device))
+
+
+def _rows(tables: Tensor) -> Tensor:
+    """Return the features of tables, of length about 1."""
+    return (tables - tables.mean(0)).flatten(1) / tables.shape[1] ** 0.5
+
+
+def _standardised(values: Tensor) -> Tensor:
+    return (values - values.mean()) / values.std()
 
 
 def _predictions(
@@ -83,15 +100,15 @@ def _predictions(
     return (found - found.mean()) / spread, spread
 
 
-def _ridge(kernel: Tensor, rest: Tensor) -> Tensor:
-    """Return the dual weights of the ridge regression with the least leave-one-out error."""
-    values, vectors = torch.linalg.eigh(kernel)
-    turned = vectors.T @ rest
+def _ridge(features: Tensor, wanted: Tensor) -> Tensor:
+    """Return the weights of the ridge regression with the least leave-one-out error."""
+    values, vectors = torch.linalg.eigh(features @ features.T)
+    turned = vectors.T @ wanted
 
     def solved(ridge: float) -> tuple[float, Tensor]:
         inverse = 1 / (values.clamp(min=0) + ridge)
         dual = vectors @ (inverse * turned)
         errors = dual / (vectors.square() @ inverse)
-        return float(errors.square().mean()), dual
+        return float(errors.square().mean()), features.T @ dual
 
     return min((solved(ridge) for ridge in RIDGES), key=lambda found: found[0])[1]

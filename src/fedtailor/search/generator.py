@@ -135,7 +135,7 @@ class DiffusionProposer:
             raise ValueError("the generator is of another space")
         known, guide = set(population.archs), self.generator.predictor
         if self.learn:
-            guide = informed(self.generator.predictor, space, population, self.embedding)
+            guide = informed(self.generator.predictor, space, population, self.embedding, rng)
         found: dict[Arch, None] = {}
         for _ in range(BATCHES):
             drawn = self.generator.architectures(number, rng, self.embedding, self.how, guide)
