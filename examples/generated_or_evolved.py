@@ -132,7 +132,7 @@ def proposers(made: Generator, federation: Federation, client: int) -> dict[str,
         "by data": DiffusionProposer(made, embedding(client), learn=False),
         "another": DiffusionProposer(made, embedding((client + 1) % clients), learn=False),
         "no data": DiffusionProposer(made, learn=False),
-        "unguided": DiffusionProposer(made, None, Sampling(strength=0.0)),
+        "unguided": DiffusionProposer(made, None, Sampling(strength=0.0), learn=False),
         "bred": EvolutionProposer(),
         "random": RandomProposer(),
     }
