@@ -13,11 +13,15 @@ import torch
 
 from fedtailor import codec
 from fedtailor.errors import UserError
+from fedtailor.population import walk
 from fedtailor.pretrain import pipeline
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.supernet import State
+from fedtailor.pretrain.tasks import divided, hold_out
+from fedtailor.rng import numpy_rng_for, rng_for
 from fedtailor.search.generator import Generator, load, save
+from fedtailor.supernet import Store
 from fedtailor.types import Task
 from tests.tiny_generator import TASK, TINY, encoder, examples
 from tests.tiny_space import Tiny
@@ -87,7 +91,8 @@ def test_four_stages_and_what_they_are_worth(folder: Path, whole: bytes):
     about = made.about
     assert whole and json.loads(json.dumps(about, allow_nan=False)) == about
     assert set(about) == {
-        *("encoder", "supernet", "unguided", "guided", "targets", "kendall_tau", "accuracy")
+        *("encoder", "supernet", "unguided", "guided", "targets", "kendall_tau", "accuracy"),
+        "in_general",
     }
     assert about["supernet"]["classes"] == 4
     assert 0 <= about["supernet"]["lowest"] <= about["supernet"]["mean"] <= 1
@@ -100,6 +105,27 @@ def test_four_stages_and_what_they_are_worth(folder: Path, whole: bytes):
     assert made.predictor.feature_size == 12
     legal = made.architectures(9, torch.Generator().manual_seed(0))
     assert all(SPACE.repair(arch) == arch for arch in legal)
+
+
+def test_what_is_generated_is_tested_on_images_that_nothing_learned_from(folder: Path):
+    """All networks one by one, on the held-out images that only judge."""
+    made = load(folder / "generator.safetensors", SPACE)
+    state = codec.read(State, folder / "supernet.safetensors")
+    held = hold_out(examples(), TINY.images, numpy_rng_for(TINY.seed, "held out"))[1]
+    labels = held.labels[held.index]
+    rows = divided(labels, len(labels) // TINY.kept, numpy_rng_for(TINY.seed, "tasks"))[1]
+    store = Store(SPACE, TASK, state.weights)
+    for name, strength in (("no data", TINY.sampling.strength), ("unguided", 0.0)):
+        sampling, rng = replace(TINY.sampling, strength=strength), rng_for(TINY.seed, name)
+        archs = made.architectures(2 * TINY.per_client, rng, None, sampling)
+        right = [
+            logits[rows].argmax(1) == labels[rows]
+            for arch in archs
+            for _, logits in walk(store, [arch], held)
+        ]
+        assert made.about["in_general"][name] == pytest.approx(
+            float(torch.cat(right).double().mean())
+        )
 
 
 def test_stopped_in_every_stage_it_ends_in_the_same_bytes(whole: bytes, tmp_path: Path):
@@ -255,5 +281,4 @@ def test_small_spaces_and_few_tasks_give_what_there_is(tmp_path: Path):
     how = replace(TINY, archs=50, clients=9)
     made = pretrain(subject(how, space=Tiny(1)), tmp_path, progress=following(seen))
     assert ("table", 6, 6) in seen
-    assert len(made.about["accuracy"]["guided"]) == 2
     assert len(made.about["accuracy"]["guided"]) == 2

@@ -117,7 +117,8 @@ def data_options(data: str, overrides: dict[str, Any] | None = None) -> DataOpti
 def card_lines(about: dict[str, Any]) -> list[str]:
     """Say in a few lines how good a generator is."""
     lines = [f"{about['space']} ({about['preset']}), made from {about['data']}"]
-    for stage in ("supernet", "unguided", "guided", "targets", "kendall_tau", "accuracy"):
+    stages = ("supernet", "unguided", "guided", "targets", "kendall_tau", "accuracy", "in_general")
+    for stage in stages:
         parts = about.get(stage)
         if not parts:
             continue

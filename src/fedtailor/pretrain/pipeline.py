@@ -8,12 +8,14 @@ place of the one data set, and a predictor that ranks within a task.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -173,13 +175,22 @@ def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
     """Draw sub-tasks, the last of which judge the predictor by images that no other task has."""
     how = desk.subject.how
     judged, learned = (each.labels[each.index] for each in (desk.judged, desk.learned))
-    rng, last = numpy_rng_for(how.seed, "tasks"), _kept(how, how.tasks)
+    parts, rng = _parted(desk)
+    last = _kept(how, how.tasks)
     found: list[SubTask] = []
-    parts = divided(judged, _kept(how, len(judged)), rng)
     for rows, number in zip(parts, (how.tasks - last, last), strict=True):
         drawn = draw_tasks(judged[rows], learned, number, rng, how.draw)
         found += (dataclasses.replace(task, images=rows[task.images]) for task in drawn)
     return tuple(found)
+
+
+def _parted(desk: _Desk) -> tuple[tuple[Tensor, Tensor], np.random.Generator]:
+    """Divide the images of tasks, and go on with the same luck: the second part only judges."""
+    labels, rng = (
+        desk.judged.labels[desk.judged.index],
+        numpy_rng_for(desk.subject.how.seed, "tasks"),
+    )
+    return divided(labels, _kept(desk.subject.how, len(labels)), rng), rng
 
 
 def _strangers(desk: _Desk, number: int, purpose: str) -> list[Arch]:
@@ -282,29 +293,37 @@ def _judged(desk: _Desk, made: Generator, lessons: Lessons, table: Table) -> dic
 def _gains(
     desk: _Desk, made: Generator, store: Store, table: Table, features: Sequence[Features]
 ) -> dict[str, Json]:
-    """Test what is generated for some tasks that the predictor does not know, on those tasks."""
+    """Test what is generated for some tasks that the predictor does not know, on those tasks.
+
+    Few images tell little of architectures, so it is also tested on all images that judge, among
+    all classes: whether guidance leads to what is good in general.
+    """
     how, sampling = desk.subject.how, desk.subject.how.sampling
     clients = min(how.clients, _kept(how, len(table.tasks)))
     if not clients:
         return {}
-    few = {number: made.embed(features[number]) for number in range(-clients, 0)}
-    drawn = {
-        number: made.architectures(how.per_client, desk.rng(f"client {number}"), data, sampling)
-        for number, data in few.items()
-    }
+    drawn = [
+        made.architectures(how.per_client, desk.rng(f"client {last}"), made.embed(data), sampling)
+        for last, data in enumerate(features[-clients:], -clients)
+    ]
     many, plain = clients * how.per_client, dataclasses.replace(sampling, strength=0.0)
-    no_data = made.architectures(many, desk.rng("no data"), None, sampling)
-    unguided = made.architectures(many, desk.rng("unguided"), None, plain)
-    every = [*(arch for own in drawn.values() for arch in own), *no_data, *unguided]
-    archs = list(dict.fromkeys(every))
-    tested = _table(desk, store, archs, table.tasks[-clients:], "clients").accuracy
+    kinds = {
+        "guided": list(chain(*drawn)),
+        "no data": made.architectures(many, desk.rng("no data"), None, sampling),
+        "unguided": made.architectures(many, desk.rng("unguided"), None, plain),
+    }
+    archs = list(dict.fromkeys(chain(*kinds.values())))
+    classes, none = tuple(range(desk.subject.task.classes)), torch.empty(0, dtype=torch.int64)
+    whole = SubTask(classes, _parted(desk)[0][1], support=none)
+    tested = _table(desk, store, archs, (*table.tasks[-clients:], whole), "clients").accuracy
     places = {arch: place for place, arch in enumerate(archs)}
-    found: dict[str, list[float]] = {}
-    for number, own in drawn.items():
-        others = [arch for other in drawn if other != number for arch in drawn[other]]
-        groups = {"guided": own, "for others": others, "no data": no_data, "unguided": unguided}
-        for name, group in groups.items():
-            rows = [places[arch] for arch in group]
-            if rows:
-                found.setdefault(name, []).append(float(tested[rows, number].mean()))
-    return {"accuracy": found}
+
+    def mean(group: Iterable[Arch], task: int) -> float:
+        return float(tested[[places[arch] for arch in group], task].mean())
+
+    found = {name: [mean(kinds[name], task) for task in range(clients)] for name in kinds}
+    found["guided"] = [mean(own, task) for task, own in enumerate(drawn)]
+    if clients > 1:
+        others = (chain(*drawn[:task], *drawn[task + 1 :]) for task in range(clients))
+        found["for others"] = [mean(group, task) for task, group in enumerate(others)]
+    return {"accuracy": found, "in_general": {name: mean(kinds[name], -1) for name in kinds}}
