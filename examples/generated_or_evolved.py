@@ -5,12 +5,11 @@
 A supernet is trained on the training images of eight CIFAR-10 clients with Dirichlet 0.3, which the
 package's generator has never seen. For every client 135 architectures are evolved on its validation
 images. From that population come candidates: generated for its data and by what its scores say, for
-its data alone (as in the paper), for another client's or for none, generated unguided, bred by
-crossover and mutation, drawn at random. Of each kind
-the first 135 are tested on the client's test images, and 135 of 500 that an RBF chooses which has
-learned the population's scores. Batch norm is calibrated on 256 of the client's training images.
-What is done is kept in the folder, and the same command goes on. FEDTAILOR_DATA says where CIFAR
-is.
+its data alone (as in the paper), by its scores alone, for another client's data or for none,
+generated unguided, bred by crossover and mutation, drawn at random. Of each kind the first 135 are
+tested on the client's test images, and 135 of 500 that an RBF chooses which has learned the
+population's scores. Batch norm is calibrated on 256 of the client's training images. What is done
+is kept in the folder, and the same command goes on. FEDTAILOR_DATA says where CIFAR is.
 """
 
 import argparse
@@ -48,12 +47,11 @@ from fedtailor.supernet import Store
 from fedtailor.types import Arch, Augment, Examples, SearchSpace
 
 SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 256
-KINDS = {
-    "generated": ("for the client's data and population", COLOURS[0]),
-    "by data": ("for the client's data", COLOURS[4]),
-    "another": ("for another client's data", COLOURS[2]),
-    "no data": ("for no data in particular", COLOURS[3]),
-    "unguided": ("unguided", "black"),
+KINDS = ("generated", "by data", "by scores", "another", "no data", "unguided", "bred", "random")
+SHOWN = {  # in the figure, with a label and a colour
+    "generated": ("generated for data and population", COLOURS[0]),
+    "by data": ("generated for data, as in the paper", COLOURS[4]),
+    "unguided": ("generated unguided", "black"),
     "bred": ("crossover and mutation", COLOURS[1]),
     "random": ("drawn at random", COLOURS[5]),
 }
@@ -130,6 +128,7 @@ def proposers(made: Generator, federation: Federation, client: int) -> dict[str,
     return {
         "generated": DiffusionProposer(made, embedding(client)),
         "by data": DiffusionProposer(made, embedding(client), learn=False),
+        "by scores": DiffusionProposer(made),
         "another": DiffusionProposer(made, embedding((client + 1) % clients), learn=False),
         "no data": DiffusionProposer(made, learn=False),
         "unguided": DiffusionProposer(made, None, Sampling(strength=0.0), learn=False),
@@ -218,7 +217,7 @@ def figure(found: list[dict]) -> str:
         for axis, suffix, title in zip(
             axes, ("", CHOSEN), ("as they come", "135 of 500, chosen by the RBF"), strict=True
         ):
-            for name, (label, colour) in KINDS.items():
+            for name, (label, colour) in SHOWN.items():
                 curve = np.mean([one["accuracy"][name + suffix] for one in found], 0)
                 axis.plot(100 * curve, color=colour, label=label)
             axis.set(title=title, xlabel="rank")
