@@ -4,7 +4,7 @@
 
 Process CPU seconds, one thread, the embedding of the client's data cached. The floor is the
 paper's way: its score network and predictor, 1000 steps of Euler-Maruyama with a Langevin step
-each; guided to the end; that is extrapolated from a few steps. The last line is JSON.
+each, guided to the end. That is extrapolated from a few steps. The last line is JSON.
 """
 
 import argparse

@@ -41,7 +41,7 @@ from fedtailor.rng import rng_for
 from fedtailor.search import surrogate
 from fedtailor.search.encoder import features
 from fedtailor.search.evolution import Population, offspring, survivors
-from fedtailor.search.generator import USUAL, DiffusionProposer, Generator, Sampling, load, shipped
+from fedtailor.search.generator import DiffusionProposer, Generator, Sampling, load, shipped
 from fedtailor.search.propose import EvolutionProposer, Proposer, RandomProposer, choose
 from fedtailor.supernet import Store
 from fedtailor.types import Arch, Augment, Examples, SearchSpace
@@ -142,7 +142,13 @@ def compare(work: Work, client: int) -> str:
     torch.set_num_threads(1)
     federation, store, made = work.federation(), work.store(), work.made()
     asked = [store.copy(), SIZE, GENERATIONS, CALIBRATION, work.seed, work.clients]
-    with_generator = [*asked, made.score.state_dict(), made.predictor.state_dict(), KINDS, USUAL]
+    with_generator = [
+        *asked,
+        made.score.state_dict(),
+        made.predictor.state_dict(),
+        KINDS,
+        made.sampling,
+    ]
     file = work.folder / f"client-{client}-{codec.digest(with_generator)[:12]}.json"
     if file.exists():
         return file.read_text()

@@ -16,6 +16,7 @@ from fedtailor.config import flatten, make_space, parse_override
 from fedtailor.errors import UserError
 from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
+from fedtailor.rng import rng_for
 from fedtailor.search._resnet import SMALL_FEATURES
 from fedtailor.search.generator import Sampling, load, save
 from fedtailor.types import Choice
@@ -81,10 +82,12 @@ def test_pretrain_writes_a_file_prints_its_card_and_progress_beside(
     text, _ = say(*order)
     assert text.splitlines() == [
         *card_lines(card),
-        "wrote {0}; next: fedtailor generate --space {1} --generator {0}".format(
+        "wrote {0}; next: fedtailor generate --space {1} --generator {0} --preset default".format(
             tmp_path / "own.safetensors", SPACE
         ),
     ]
+    drawn, _ = say(*text.splitlines()[-1].split("next: fedtailor ")[1].split(), "--n", 3)
+    assert len(drawn.splitlines()) == 3
 
 
 def test_ctrl_c_says_how_to_go_on(say: Any, monkeypatch: pytest.MonkeyPatch):
@@ -101,7 +104,7 @@ def test_ctrl_c_says_how_to_go_on(say: Any, monkeypatch: pytest.MonkeyPatch):
     [
         ({"--space": "dart"}, "space.name: no space is called 'dart'; did you mean darts?"),
         (
-            {"--space": "cnn", "--preset": "default"},
+            {"--space": "cnn"},
             "space: cnn is a fixed model, there is nothing",
         ),
         ({"--space": "nothing.py:X"}, "space.name: "),
@@ -122,6 +125,8 @@ def test_ctrl_c_says_how_to_go_on(say: Any, monkeypatch: pytest.MonkeyPatch):
         ({"": "seed.x=3"}, "seed.x: seed is not a table"),
         ({"": "images=1797"}, "pretrain.images: 1797 images are to be held out of 1797"),
         ({"": "score.width=65"}, "pretrain.score: width must be even"),
+        ({"": "images=1"}, "pretrain.images: too few to train and to judge by"),
+        ({"": "draw.alphas=[1,0.1]"}, "pretrain.draw.alphas: [1.0, 0.1]: the first must not be"),
     ],
 )
 def test_what_is_wrong_with_an_order_is_a_sentence(
@@ -207,13 +212,23 @@ def test_seed_strength_and_client_decide(file: Path, say: Any):
     assert drawn() != drawn("--strength", 0), "guided for no data in particular"
 
 
-def test_the_command_line_draws_as_the_library_does_unless_told():
+def test_the_command_line_draws_as_the_library_does_unless_told(file: Path, say: Any):
     usual = {key: each.default for key, each in inspect.signature(cli.generate).parameters.items()}
-    assert usual["steps"] == Sampling().steps and usual["strength"] == Sampling().strength
     wanted = {f.name: f.default for f in dataclasses.fields(generation.Wanted)}
     assert usual["n"] == wanted["number"]
     for name in ("data", "client", "preset", "generator", "encoder", "seed"):
         assert usual[name] == wanted[name]
+    made = load(file, make_space({"name": SPACE}))
+    assert made.sampling == tiny_generator.TINY.sampling != Sampling(), "as it was made"
+    order = ["generate", "--space", SPACE, "--generator", file, "--n", 5, "--json"]
+    for words, how in (
+        ([], made.sampling),
+        (["--sampler", "euler", "--steps", 4], Sampling("euler", 4)),
+        (["--strength", 0], dataclasses.replace(made.sampling, strength=0.0)),
+    ):
+        found = json.loads(say(*order, *words)[0])["architectures"]
+        expected = made.architectures(5, rng_for(0, "generate"), None, how)
+        assert [tuple(each["genes"]) for each in found] == expected
 
 
 def test_options_of_two_digits_stand_apart():
@@ -248,6 +263,9 @@ def test_options_of_two_digits_stand_apart():
         (["--data", "digits", "--encoder", "nothing"], "encoder: there is no file nothing"),
         (["clients=3"], "clients: is about data; give --data as well"),
         (["--client", "1"], "client: is about data; give --data as well"),
+        (["--encoder", "nothing"], "encoder: is about data; give --data as well"),
+        (["--cache", "nothing"], "cache: is about data; give --data as well"),
+        (["--sampler", "huen"], "generate.sampler: "),
     ],
 )
 def test_what_is_wrong_with_a_wish_is_a_sentence(words: list[str], says: str, file: Path, say: Any):

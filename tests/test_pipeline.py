@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from fedtailor import codec
 from fedtailor.errors import UserError
@@ -18,11 +19,12 @@ from fedtailor.pretrain import pipeline
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.supernet import State
-from fedtailor.pretrain.tasks import divided, hold_out
+from fedtailor.pretrain.tasks import divided, draw_tasks, hold_out
 from fedtailor.rng import numpy_rng_for, rng_for
+from fedtailor.search.encoder import features
 from fedtailor.search.generator import Generator, load, save
 from fedtailor.supernet import Store
-from fedtailor.types import Task
+from fedtailor.types import Arch, Examples, Task
 from tests.tiny_generator import TASK, TINY, encoder, examples
 from tests.tiny_space import Tiny
 
@@ -107,25 +109,46 @@ def test_four_stages_and_what_they_are_worth(folder: Path, whole: bytes):
     assert all(SPACE.repair(arch) == arch for arch in legal)
 
 
+def right(
+    store: Store, archs: list[Arch], held: Examples, rows: Tensor, classes: list[int]
+) -> float:
+    """Return the accuracy of networks one by one, on some rows, among some classes."""
+    labels, shares = held.labels[held.index[rows]], []
+    for arch in archs:
+        [(_, logits)] = walk(store, [arch], held)
+        best = logits[rows][:, classes].argmax(1)
+        shares.append((torch.tensor(classes)[best] == labels).double().mean())
+    return float(torch.stack(shares).mean())
+
+
 def test_what_is_generated_is_tested_on_images_that_nothing_learned_from(folder: Path):
-    """All networks one by one, on the held-out images that only judge."""
+    """Both kept tasks and all that judges, each again by hand."""
     made = load(folder / "generator.safetensors", SPACE)
-    state = codec.read(State, folder / "supernet.safetensors")
-    held = hold_out(examples(), TINY.images, numpy_rng_for(TINY.seed, "held out"))[1]
-    labels = held.labels[held.index]
-    rows = divided(labels, len(labels) // TINY.kept, numpy_rng_for(TINY.seed, "tasks"))[1]
-    store = Store(SPACE, TASK, state.weights)
-    for name, strength in (("no data", TINY.sampling.strength), ("unguided", 0.0)):
-        sampling, rng = replace(TINY.sampling, strength=strength), rng_for(TINY.seed, name)
-        archs = made.architectures(2 * TINY.per_client, rng, None, sampling)
-        right = [
-            logits[rows].argmax(1) == labels[rows]
-            for arch in archs
-            for _, logits in walk(store, [arch], held)
-        ]
-        assert made.about["in_general"][name] == pytest.approx(
-            float(torch.cat(right).double().mean())
-        )
+    store = Store(SPACE, TASK, codec.read(State, folder / "supernet.safetensors").weights)
+    learned, held = hold_out(examples(), TINY.images, numpy_rng_for(TINY.seed, "held out"))
+    labels, others = (each.labels[each.index] for each in (held, learned))
+    rng = numpy_rng_for(TINY.seed, "tasks")
+    first, last = divided(labels, len(labels) // TINY.kept, rng)
+    draw_tasks(labels[first], others, 4, rng, TINY.draw)
+    tasks = draw_tasks(labels[last], others, 2, rng, TINY.draw)
+    supports = [replace(learned, index=learned.index[task.support]) for task in tasks]
+    data = [made.embed(features(encoder(), support)) for support in supports]
+
+    def drawn(name: str, number: int, of: Tensor | None, strength: float = 1.0) -> list[Arch]:
+        sampling = replace(TINY.sampling, strength=strength)
+        return made.architectures(number, rng_for(TINY.seed, name), of, sampling)
+
+    own = [drawn(f"client {place - 2}", 3, data[place]) for place in (0, 1)]
+    kinds = {"no data": drawn("no data", 6, None), "unguided": drawn("unguided", 6, None, 0.0)}
+    assert len({*own[0], *own[1]}) > 1
+    for place, task in enumerate(tasks):
+        groups = kinds | {"guided": own[place], "for others": own[1 - place]}
+        for name, group in groups.items():
+            expected = right(store, group, held, last[task.images], list(task.classes))
+            assert made.about["accuracy"][name][place] == pytest.approx(expected), name
+    for name, group in (kinds | {"guided": own[0] + own[1]}).items():
+        expected = right(store, group, held, last, [0, 1, 2, 3])
+        assert made.about["in_general"][name] == pytest.approx(expected), name
 
 
 def test_stopped_in_every_stage_it_ends_in_the_same_bytes(whole: bytes, tmp_path: Path):

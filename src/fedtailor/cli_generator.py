@@ -14,7 +14,7 @@ def pretrain(
     space: str,
     data: str,
     out: Annotated[Path, Parameter(help="The generator's file.")],
-    preset: str = "cpu",
+    preset: str | None = None,
     recipe: str = "default",
     weights: Path | None = None,
     encoder: Path | None = None,
@@ -38,7 +38,7 @@ def pretrain(
         space: the search space.
         data: the name of a data set, or a path as data.path.
         out: the generator's file.
-        preset: of the space.
+        preset: of the space; else cpu where there is one.
         recipe: default, or paper for the published sizes (days of computing).
         weights: a supernet's weights (safetensors) trained on the same data, instead of training.
         encoder: ResNet-18 weights (torchvision's file), instead of the package's small encoder.
@@ -65,7 +65,7 @@ def pretrain(
         return
     for text in generation.card_lines(made.about):
         print(text)
-    print(f"wrote {out}; next: fedtailor generate --space {space} --generator {out}")
+    print(f"wrote {out}; next: {generation.next_command(order)}")
 
 
 def generate(
@@ -74,12 +74,13 @@ def generate(
     n: int = 100,
     data: str | None = None,
     client: int = 0,
-    preset: str = "cpu",
+    preset: str | None = None,
     generator: Path | None = None,
     encoder: Path | None = None,
     cache: Path | None = None,
-    strength: float = 1.0,
-    steps: int = 10,
+    sampler: str | None = None,
+    steps: int | None = None,
+    strength: float | None = None,
     seed: int = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -96,12 +97,13 @@ def generate(
         n: how many.
         data: the name of a data set, or a path; without it, for no data in particular.
         client: the client whose training images count.
-        preset: of the space.
+        preset: of the space; else cpu where there is one.
         generator: a file from `fedtailor pretrain`, instead of the package's own.
         encoder: the weights that the generator was made with, where not the package's own.
         cache: a folder in which features of the client's images are kept for the next time.
-        strength: of the guidance by the predicted accuracy; 0: none.
-        steps: of the sampler.
+        sampler: heun, euler or langevin; else what the generator was made with, heun by default.
+        steps: of the sampler; else as the generator was made with, 10 by default.
+        strength: of the guidance by the predicted accuracy, 1 by default; 0: none.
         seed: of the draw.
         as_json: print JSON for scripts.
     """
@@ -110,7 +112,8 @@ def generate(
 
     options = dict(parse_override(text) for text in overrides)
     wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)
-    found = generation.draw(wanted, {"strength": strength, "steps": steps}, options)
+    how = {"sampler": sampler, "steps": steps, "strength": strength}
+    found = generation.draw(wanted, how, options)
     if as_json:
         print_json(found.table())
         return

@@ -1,6 +1,7 @@
 """Generators as users meet them: made by `fedtailor pretrain`, used by `fedtailor generate`."""
 
 import dataclasses
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedtailor.errors import UserError
 from fedtailor.experiment import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
-from fedtailor.registry import nearest
+from fedtailor.registry import find, nearest
 from fedtailor.rng import rng_for
 from fedtailor.search.encoder import Encoder, cached_features, load_encoder
 from fedtailor.search.generator import Generator, Sampling, load, save, shipped
@@ -32,7 +33,7 @@ class Order:
     space: str
     data: str
     out: Path
-    preset: str = "cpu"
+    preset: str | None = None  # none: cpu where the space has it
     recipe: str = "default"
     weights: Path | None = None
     encoder: Path | None = None
@@ -42,7 +43,7 @@ class Order:
 
 def make(order: Order, overrides: dict[str, Any], progress: Progress | None = None) -> Generator:
     """Make a generator and write its file; what the stages leave is in a folder beside it."""
-    space = _space(order.space, order.preset)
+    space, preset = _space(order.space, order.preset)
     if order.out.is_dir():
         raise UserError(f"out: {order.out} is a folder; give the name of a file")
     if order.workers < 1:
@@ -61,9 +62,19 @@ def make(order: Order, overrides: dict[str, Any], progress: Progress | None = No
     subject.encoder.network.to(device)
     folder = work_folder(order.out)
     made = pretrain(subject, folder, order.weights, order.workers, progress, device)
-    made = dataclasses.replace(made, about=_card(order, overrides) | made.about)
+    card = _card(dataclasses.replace(order, preset=preset), overrides)
+    made = dataclasses.replace(made, about=card | made.about)
     save(made, order.out)
     return made
+
+
+def next_command(order: Order) -> str:
+    """Return what draws from the generator that an order makes."""
+    words = ["fedtailor", "generate", "--space", order.space, "--generator", str(order.out)]
+    words += ["--preset", order.preset] if order.preset else []
+    # the encoder matters only for data
+    words += ["--data", order.data, "--encoder", str(order.encoder)] if order.encoder else []
+    return shlex.join(words)
 
 
 def _card(order: Order, overrides: dict[str, Any]) -> dict[str, Json]:
@@ -99,11 +110,14 @@ def _refuse_unknown(table: dict[str, Any], usual: dict[str, Any], path: str) -> 
             _refuse_unknown(value, usual[key], f"{path}.{key}")
 
 
-def _space(name: str, preset: str) -> SearchSpace:
+def _space(name: str, preset: str | None) -> tuple[SearchSpace, str]:
+    """Return a space and the preset it has."""
+    if preset is None:
+        preset = "cpu" if "cpu" in find("space", name).presets else "default"
     space = make_space({"name": name, "preset": preset})
     if not space.choices:
         raise UserError(f"space: {name} is a fixed model, there is nothing to generate")
-    return space
+    return space, preset
 
 
 def data_options(data: str, overrides: dict[str, Any] | None = None) -> DataOptions:
@@ -140,7 +154,7 @@ class Wanted:
     number: int = 100
     data: str | None = None  # none: no data in particular
     client: int = 0
-    preset: str = "cpu"
+    preset: str | None = None  # none: cpu where the space has it
     generator: Path | None = None  # none: the package's own, as the encoder
     encoder: Path | None = None
     cache: Path | None = None  # a folder in which features of the images are kept
@@ -197,16 +211,23 @@ class Drawn:
 
 
 def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Drawn:
-    """Draw architectures for a client's training images, or for no data in particular."""
+    """Draw architectures for a client's training images, or for no data in particular.
+
+    Args:
+        wanted: which, and how many.
+        sampling: fields of `Sampling`; where none or None, the generator's own.
+        data: fields of `DataOptions`.
+    """
     if wanted.number < 1:
         raise UserError(f"n: must be at least 1, not {wanted.number}")
-    how = validate(Sampling, sampling, "generate")
-    if wanted.data is None and (data or wanted.client):
-        raise UserError(f"{next(iter(data), 'client')}: is about data; give --data as well")
-    space = _space(wanted.space, wanted.preset)
+    if wanted.data is None:
+        _refuse_idle(wanted, data)
+    space, _ = _space(wanted.space, wanted.preset)
     generator = (
         shipped(wanted.space, space) if wanted.generator is None else load(wanted.generator, space)
     )
+    given = {name: value for name, value in sampling.items() if value is not None}
+    how = validate(Sampling, dataclasses.asdict(generator.sampling) | given, "generate")
     examples = None if wanted.data is None else _examples(wanted.data, wanted.client, data)
     encoder = None if examples is None else encoder_of(generator, wanted.encoder)
     began = time.process_time()
@@ -219,6 +240,14 @@ def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Draw
     done = time.process_time()
     valid = float(raw_valid(space, tables).float().mean())
     return Drawn(space, archs, valid, done - known, known - began)
+
+
+def _refuse_idle(wanted: Wanted, data: dict[str, Any]) -> None:
+    """Refuse options that would do nothing without data."""
+    options = {"client": wanted.client, "encoder": wanted.encoder, "cache": wanted.cache}
+    named = [*data, *(name for name, value in options.items() if value)]
+    if named:
+        raise UserError(f"{named[0]}: is about data; give --data as well")
 
 
 def encoder_of(generator: Generator, file: Path | None = None) -> Encoder:

@@ -256,5 +256,5 @@ def lock_folder(path: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise UserError(f"{path}: another process is working on this run") from None
+        raise UserError(f"{path}: another process is working in this folder") from None
     return file

@@ -77,6 +77,19 @@ def test_a_population_that_has_survived_tells_more_than_its_scores(predictor: Pr
     assert tau(informed(predictor, SPACE, survivors, None, rng(1)), predictor) > 0.4
 
 
+def test_predictions_are_believed_as_far_as_scores_agree(predictor: Predictor):
+    """Scores that are the predictions, that are their opposite, or chance."""
+    archs = sample(135)
+    guesses = expected(predictor, archs, predictor)
+    chance = torch.randn(135, generator=rng(5))
+    agreeing, contrary, neither = (
+        informed(predictor, SPACE, Population(tuple(archs), tuple(each.tolist())), None, rng())
+        for each in (guesses, -guesses, chance)
+    )
+    assert all(isinstance(each, Informed) for each in (agreeing, contrary, neither))
+    assert agreeing.slope > neither.slope > contrary.slope  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_scores_that_are_chance_leave_the_predictor_as_it_was(predictor: Predictor):
     chance = torch.randn(135, generator=rng(6)).tolist()
     found = informed(predictor, SPACE, Population(tuple(sample(135)), tuple(chance)), None, rng())

@@ -182,6 +182,12 @@ def test_another_space_is_refused_in_one_sentence(made: Generator, tmp_path: Pat
         DiffusionProposer(made).propose(Free(), Population(), 2, rng())
 
 
+def signed(path: Path, stored: Stored) -> None:
+    """Write a file that someone made, not one that was damaged."""
+    stored = replace(stored, check="")
+    codec.write(path, replace(stored, check=codec.digest(stored)))
+
+
 def spoil(path: Path, how: str) -> None:
     """Turn a generator's file into something else."""
     content = path.read_bytes()
@@ -209,10 +215,15 @@ def spoil(path: Path, how: str) -> None:
         case "lacks weights":
             del stored.weights["score.shares"]
             codec.write(path, stored)
+        case "a bit":
+            stored.weights["score.parents"].view(torch.uint8).flatten()[2] ^= 1
+            codec.write(path, stored)
         case "other sizes":
-            codec.write(path, replace(stored, score=replace(stored.score, width=16)))
+            signed(path, replace(stored, score=replace(stored.score, width=16)))
         case "impossible sizes":
-            codec.write(path, replace(stored, score=replace(stored.score, width=9)))
+            signed(path, replace(stored, score=replace(stored.score, width=9)))
+        case "no sizes":
+            signed(path, replace(stored, predictor=None))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -220,6 +231,7 @@ def spoil(path: Path, how: str) -> None:
     [
         *("empty", "short", "header", "garbage", "text", "plain tensors", "other json"),
         *("other file", "not finite", "lacks weights", "other sizes", "impossible sizes"),
+        *("a bit", "no sizes"),
     ],
 )
 def test_files_that_are_no_generator_are_a_sentence(how: str, tmp_path: Path):

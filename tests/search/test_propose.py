@@ -94,7 +94,7 @@ def test_options_are_fields():
     made = tiny_generator.generator(Free())
     found = proposer("diffusion", generator=made, how=Sampling(steps=2))
     assert isinstance(found, DiffusionProposer) and found.generator is made
-    assert found.how.steps == 2 and found.embedding is None
+    assert found.how == Sampling(steps=2) and found.embedding is None
 
 
 @pytest.mark.parametrize(

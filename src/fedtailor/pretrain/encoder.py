@@ -165,7 +165,8 @@ def main(arguments: list[str] | None = None) -> None:
         seconds = time.process_time() - start
         keep(model, told.out)
     except UserError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(2)
     about = {
         "top1": accuracy(model, test),
         "steps": told.steps,

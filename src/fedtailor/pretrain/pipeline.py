@@ -32,6 +32,7 @@ from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.training import train
 from fedtailor.rng import numpy_rng_for, rng_for
+from fedtailor.runfolder import lock_folder
 from fedtailor.search.encoder import Encoder, Features, encoded
 from fedtailor.search.evolution import distinct
 from fedtailor.search.generator import Generator, rounded
@@ -106,15 +107,24 @@ def pretrain(
 
 
 def _made(desk: _Desk, weights: Path | None) -> Generator:
-    subject, how = desk.subject, desk.subject.how
+    """Check all that can be checked before what takes long, and go through the stages alone."""
     tasks = _tasks(desk)
-    _check(subject)  # before what takes long
-    store = _supernet(desk, weights)
+    _check(desk.subject)
+    given = None if weights is None else _given(desk.subject, weights, desk.device)
+    desk.folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(desk.folder):
+        return _stages(desk, tasks, given)
+
+
+def _stages(desk: _Desk, tasks: tuple[SubTask, ...], given: Store | None) -> Generator:
+    subject, how = desk.subject, desk.subject.how
+    store = _supernet(desk) if given is None else given
     table = _table(desk, store, _strangers(desk, how.archs, "architectures"), tasks, "table")
     score = _score(desk)
     features = _features(desk, tasks)
     lessons = _lessons(desk, score, table, features)
-    made = rounded(Generator(subject.space, score, _predictor(desk, lessons)))
+    predictor = _predictor(desk, lessons)
+    made = rounded(Generator(subject.space, score, predictor, sampling=how.sampling))
     about = _judged(desk, made, lessons, table) | _gains(desk, made, store, table, features)
     return dataclasses.replace(made, about=about)
 
@@ -132,10 +142,8 @@ def _check(subject: Subject) -> None:
         raise UserError(f"pretrain.predictor: {error}") from None
 
 
-def _supernet(desk: _Desk, weights: Path | None) -> Store:
+def _supernet(desk: _Desk) -> Store:
     subject = desk.subject
-    if weights is not None:
-        return _given(subject, weights, desk.device)
     settings = subject.how.supernet
     return train_supernet(
         subject.space,

@@ -94,6 +94,12 @@ def draw_tasks(
             f"pretrain.draw.most: {how.most} classes at most, but {how.fewest} at fewest;"
             " give pretrain.draw.fewest no more"
         )
+    if how.alphas[0] > how.alphas[1]:
+        raise UserError(
+            f"pretrain.draw.alphas: {list(how.alphas)}: the first must not be above the second"
+        )
+    if not len(labels) or not len(support_labels):
+        raise UserError("pretrain.images: too few to train and to judge by; give more")
     classes = int(max(labels.max(), support_labels.max())) + 1
     rows, others = (rows_by_class(each.numpy(), classes) for each in (labels, support_labels))
     both = [c for c in range(classes) if len(rows[c]) and len(others[c])]

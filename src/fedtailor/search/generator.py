@@ -8,7 +8,7 @@ flow is followed by few steps of Heun's method where they take 1000 of Euler-Mar
 table is projected to a legal architecture where they throw illegal ones away.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -56,8 +56,10 @@ class Stored:
     score: ScoreSettings
     predictor: PredictorSettings
     feature_size: int
+    sampling: Sampling
     weights: Tensors
     about: Json  # how it was trained and how good it is
+    check: str = ""  # the digest of all else
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,7 @@ class Generator:
     score: ScoreNetwork
     predictor: Predictor
     about: dict[str, Any] = field(default_factory=dict)
+    sampling: Sampling = USUAL  # unless told otherwise
 
     def embed(self, features: Features) -> Tensor:
         """Return the embedding of a client's data, which is the client's alone."""
@@ -79,7 +82,7 @@ class Generator:
         number: int,
         rng: torch.Generator,
         embedding: Tensor | None = None,
-        how: Sampling = USUAL,
+        how: Sampling | None = None,
         guide: Expectation | None = None,
     ) -> Tensor:
         """Draw tables as they come out of the noise: (number, tokens, values), about 0 to 1.
@@ -88,10 +91,10 @@ class Generator:
             number: of tables.
             rng: of the noise.
             embedding: of the client's data; none: for no data in particular.
-            how: the sampling.
+            how: the sampling; none: the generator's own.
             guide: what expects scores, in place of the predictor.
         """
-        code, sde = encoding(self.space), self.score.sde
+        code, sde, how = encoding(self.space), self.score.sde, how or self.sampling
         score = guided(self.score, guide or self.predictor, embedding, how.strength)
         shape = (number, code.length, code.vocabulary)
         x = SAMPLERS[how.sampler](sde, score, shape, rng, how.steps)
@@ -104,7 +107,7 @@ class Generator:
         number: int,
         rng: torch.Generator,
         embedding: Tensor | None = None,
-        how: Sampling = USUAL,
+        how: Sampling | None = None,
         guide: Expectation | None = None,
     ) -> list[Arch]:
         """Draw legal architectures; some may be equal."""
@@ -118,13 +121,13 @@ class DiffusionProposer:
     Attributes:
         generator: of the space that is searched.
         embedding: of the client's data (`Generator.embed`); none: guided for no data in particular.
-        how: the sampling.
+        how: the sampling; none: the generator's own.
         learn: whether the population's scores guide as well, beside the predictor.
     """
 
     generator: Generator
     embedding: Tensor | None = None
-    how: Sampling = USUAL
+    how: Sampling | None = None
     learn: bool = True
 
     def propose(
@@ -169,9 +172,11 @@ def save(generator: Generator, path: Path) -> None:
         generator.score.settings,
         predictor.settings,
         predictor.feature_size,
+        generator.sampling,
         weights,
         generator.about,
     )
+    found = replace(found, check=codec.digest(found))
     try:
         codec.write_whole(path, found)
     except (OSError, safetensors.SafetensorError) as error:
@@ -193,12 +198,12 @@ def load(path: Path, space: SearchSpace) -> Generator:
             of, named = len(part) + 1, found.weights.items()
             module.load_state_dict({n[of:]: t for n, t in named if n.startswith(f"{part}.")})
             module.eval().requires_grad_(requires_grad=False)
-    except (RuntimeError, TypeError, ValueError):  # of torch, in many lines
+    except (RuntimeError, TypeError, ValueError, AttributeError):  # of torch, in many lines
         raise UserError(
             f"generator: the weights in {path} do not fit its settings; `fedtailor pretrain` makes "
             "another"
         ) from None
-    return Generator(space, score, predictor, found.about)
+    return Generator(space, score, predictor, found.about, found.sampling)
 
 
 def shipped(name: str, space: SearchSpace) -> Generator:
@@ -224,7 +229,7 @@ def _read(path: Path) -> Stored:
         raise UserError(f"generator: there is no file {path}")
     try:
         found = codec.read(Stored, path)
-        if all(tensor.isfinite().all() for tensor in found.weights.values()):
+        if found.check == codec.digest(replace(found, check="")):
             return found
     except (UserError, OSError, AttributeError):  # the last where JSON of another kind was read
         pass
