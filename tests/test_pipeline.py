@@ -29,6 +29,7 @@ from tests.tiny_generator import TASK, TINY, encoder, examples
 from tests.tiny_space import Tiny
 
 SPACE = Tiny(2)
+STRENGTH = TINY.sampling.strength
 SHORT = replace(TINY, clients=0)  # without a test of what is generated
 
 
@@ -134,7 +135,7 @@ def test_what_is_generated_is_tested_on_images_that_nothing_learned_from(folder:
     supports = [replace(learned, index=learned.index[task.support]) for task in tasks]
     data = [made.embed(features(encoder(), support)) for support in supports]
 
-    def drawn(name: str, number: int, of: Tensor | None, strength: float = 1.0) -> list[Arch]:
+    def drawn(name: str, number: int, of: Tensor | None, strength: float = STRENGTH) -> list[Arch]:
         sampling = replace(TINY.sampling, strength=strength)
         return made.architectures(number, rng_for(TINY.seed, name), of, sampling)
 

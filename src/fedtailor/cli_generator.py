@@ -103,7 +103,7 @@ def generate(
         cache: a folder in which features of the client's images are kept for the next time.
         sampler: heun, euler or langevin; else what the generator was made with, heun by default.
         steps: of the sampler; else as the generator was made with, 10 by default.
-        strength: of the guidance by the predicted accuracy, 1 by default; 0: none.
+        strength: of the guidance by the predicted accuracy, 0.5 by default; 0: none.
         seed: of the draw.
         as_json: print JSON for scripts.
     """

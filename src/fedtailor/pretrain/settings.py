@@ -47,7 +47,7 @@ class Pretraining:
     sampling: Sampling = Sampling()  # noqa: RUF009
     drawn: Positive = 500  # tables that judge the generator
     clients: Annotated[int, Ge(0)] = 16  # kept tasks for which architectures are drawn and tested
-    per_client: Positive = 10
+    per_client: Positive = 5
 
     def equation(self) -> SDE:
         """Return the equation by which architectures become noise."""

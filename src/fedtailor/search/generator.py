@@ -41,7 +41,8 @@ class Sampling:
 
     sampler: Literal["heun", "euler", "langevin"] = "heun"
     steps: Annotated[int, Ge(1)] = 10
-    strength: Annotated[float, Interval(ge=0, le=10)] = 1.0  # of guidance beside the score
+    # of guidance beside the score; with 1, spaces of few choices such as nasvit give many repeats
+    strength: Annotated[float, Interval(ge=0, le=10)] = 0.5
 
 
 USUAL = Sampling()
