@@ -1,8 +1,8 @@
 """Training of a supernet whose subnets' accuracies a predictor learns from.
 
-One random architecture a step by default (single path, Guo et al. 2020). In minutes of two cores it
-leads further than a sandwich (Yu & Huang 2019: the largest, the smallest and random ones, others
-taught by the largest), which takes over three times as long for a step. PerFedSDE-NAS trains the
+One random architecture a step by default (single path, Guo et al. 2020): where minutes of two cores
+are to do, a sandwich (Yu & Huang 2019: the largest, the smallest and random ones, others taught by
+the largest) has too few of its long steps. PerFedSDE-NAS trains the
 supernet of DARTS by FairNAS (Chu et al. 2021) and takes published ones for the other spaces;
 `PAPER` is FairNAS with its settings for ImageNet. Differs from the papers: the images are the
 user's, and a batch is computed in parts, each with its own batch statistics, so that processes can
