@@ -3,9 +3,9 @@
 One random architecture a step by default (single path, Guo et al. 2020): where minutes of two cores
 are to do, a sandwich (Yu & Huang 2019: the largest, the smallest and random ones, others taught by
 the largest) has too few of its long steps. PerFedSDE-NAS trains the supernet of DARTS by FairNAS
-(Chu et al. 2021) and takes published ones for the other spaces; `PAPER` is FairNAS with its settings
-for ImageNet. Differs from the papers: the images are the user's, and a batch is computed in parts,
-each with its own batch statistics, so that processes can share it.
+(Chu et al. 2021) and takes published ones for the other spaces; `PAPER` is FairNAS with its
+settings for ImageNet. Differs from the papers: the images are the user's, and a batch is computed
+in parts, each with its own batch statistics, so that processes can share it.
 
 Every step draws from generators of its own key, and gradients are added up in the order of the
 parts, so the weights are the same bytes for any number of workers and whenever it was stopped.
