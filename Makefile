@@ -1,8 +1,10 @@
 # Everything a fresh machine with Python 3.11 needs: `make demo` and `make test` set up .venv first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+TRAINING := tests/spaces $(addprefix tests/test_,every_algorithm.py every_space.py learn.py \
+  algorithms.py pointwise.py depthwise.py supernet_training.py perfedrlnas_clients.py engines.py)
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test avx2 lint format clean
 
 help:  ## say what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,6 +22,9 @@ demo: setup  ## compare local training, FedAvg and Ditto on digits, in under a m
 
 test: lint  ## check style and types, run all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+avx2: setup  ## run the tests that train once more, as on a processor without AVX-512
+	ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 --dist worksteal $(TRAINING)
 
 lint: setup  ## check style and types
 	$(BIN)/ruff check .

@@ -150,3 +150,24 @@ def test_tuning_one_client_does_not_touch_the_next(client: Client):
     tuned(client)
     after = tuned(other)
     assert all(torch.equal(alone[n], after[n]) for n in alone)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg, FedRep, FedBABU, Ditto])
+def test_tuning_never_sees_validation_or_test_images(
+    client: Client, algorithm: type[FedAvg | FedRep | FedBABU | Ditto]
+):
+    """Validation chooses the round and the search; whoever tunes on it chooses by what it knows."""
+    made = algorithm(finetune_epochs=2, lr=0.1)
+    message = made.serve(
+        server := weights_and_server(client)[1], made.server_init(server), client.info
+    )
+
+    def tuned(who: Client) -> Tensors:
+        models = made.deploy(who, made.client_init(who), message)  # pyright: ignore[reportArgumentType]
+        return learn.weights_of(list(models)[-1][1])
+
+    usual = tuned(client)
+    other = tuned(replace(client, val=client.test, test=client.val))
+    fewer = tuned(replace(client, train=replace(client.train, index=client.train.index[:-1])))
+    assert all(torch.equal(usual[n], other[n]) for n in usual)
+    assert not all(torch.equal(usual[n], fewer[n]) for n in usual)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor import learn
@@ -216,3 +216,38 @@ def test_the_meter_counts_what_was_trained(client: Client):
     setting = client.setting
     per_image = cost.training_macs(setting.space, (), setting.task)
     assert client.meter.macs == PLAIN.epochs * len(client.train) * per_image
+
+
+class Moody(nn.Module):
+    """A network whose outputs depend on its mode: dropout and batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.drop(self.norm(images)).flatten(1))
+
+
+def test_evaluation_is_in_evaluation_mode_whatever_the_mode_before(client: Client):
+    torch.manual_seed(0)
+    model = Moody()
+    learn.recalibrate(model, client.train, "cpu")
+    quiet = learn.evaluate(model, client.test, 10, "cpu")
+    statistics = learn.weights_of(model)
+    model.train()
+    assert learn.evaluate(model, client.test, 10, "cpu") == quiet
+    assert all(torch.equal(w, statistics[n]) for n, w in learn.weights_of(model).items())
+    images, labels = batch(client.test, torch.arange(len(client.test)), None, "cpu")
+    right = (model.eval()(images).argmax(1) == labels).float().mean().item()
+    assert quiet["accuracy"] == pytest.approx(right)
+
+
+def test_recalibration_leaves_evaluation_mode_and_the_momentum(client: Client):
+    model = Moody()
+    model.norm.momentum = 0.3
+    learn.recalibrate(model.train(), client.train, "cpu")
+    assert not any(part.training for part in model.modules())
+    assert model.norm.momentum == 0.3

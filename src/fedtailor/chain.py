@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedtailor.errors import UserError
+from fedtailor.pointwise import stride_by_slicing
 from fedtailor.types import Arch, SearchSpace, Task
 
 M = TypeVar("M", bound=nn.Module)
@@ -91,7 +92,8 @@ class _Unfilled(TorchFunctionMode):
 def allocate(module: nn.Module, device: str) -> nn.Module:
     """Give a module that was built on the meta device memory, its content left to the caller.
 
-    Batch-norm statistics are reset; tables that the module made with device="cpu" are kept.
+    Batch-norm statistics are reset; tables that the module made with device="cpu" are kept. On the
+    CPU networks are put into channels_last, and what is not safe so is guarded here.
     """
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     if len(names) > len(list(module.parameters())):
@@ -112,4 +114,6 @@ def allocate(module: nn.Module, device: str) -> nn.Module:
             part._buffers[name] = empty if buffer.is_meta else buffer.to(device)
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.reset_running_stats()
+        if device == "cpu":
+            stride_by_slicing(part)
     return module

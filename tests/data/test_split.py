@@ -66,6 +66,22 @@ def test_split_is_shuffled_by_seed_and_client() -> None:
     assert not np.array_equal(one[2], other[2])
 
 
+@pytest.mark.parametrize("how", ["pool", "official"])
+def test_sorted_data_give_every_part_all_classes(how: str) -> None:
+    """Files sorted by class are common; a validation set of one class would choose by it alone."""
+    labels = np.repeat(np.arange(4), 50)
+    tests = np.tile(np.arange(4), 10) if how == "official" else None
+    ((train, val, test),) = split(
+        [np.arange(200)],
+        labels,
+        tests,
+        DataOptions(split=how),  # pyright: ignore[reportArgumentType]
+    )
+    everything = labels if tests is None else np.r_[labels, tests]
+    for part in (train, val, test):
+        assert set(everything[part].tolist()) == {0, 1, 2, 3}
+
+
 def official(
     shares: list[Ints], labels: Ints, test_labels: Ints, **options: Any
 ) -> tuple[Ints, list[tuple[Ints, Ints, Ints]]]:
