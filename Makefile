@@ -7,7 +7,7 @@ TRAINING := tests/spaces $(addprefix tests/test_,every_algorithm.py every_space.
 .PHONY: help setup demo test avx2 lint format clean
 
 help:  ## say what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: .venv/installed  ## make .venv with the tested versions of everything
 
