@@ -15,9 +15,9 @@ import time
 import torch
 
 from fedtailor.config import make_space
+from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.rng import rng_for
 from fedtailor.search import predictor as predictors
 from fedtailor.search import score as scores
 from fedtailor.search.encoder import features, load_encoder

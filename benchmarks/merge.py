@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from fedtailor import genes
+from fedtailor.core.types import Setting, Task
 from fedtailor.initial import initial_supernet
 from fedtailor.merge import Part, merge
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.supernet import cut, shapes
-from fedtailor.types import Setting, Task
 
 TASK = Task((3, 32, 32), 10)
 CLIENTS = 5

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import reference
-from fedtailor import codec
 from fedtailor.algorithms.fedavg import Global
+from fedtailor.core import codec
 from fedtailor.experiment import run
 from fedtailor.runfolder import Page, Run
 

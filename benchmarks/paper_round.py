@@ -18,15 +18,15 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
-from fedtailor import codec, registry
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
+from fedtailor.core import codec, registry
+from fedtailor.core.types import Arch, Augment, ClientInfo, Message, Result, Server, Setting, Task
 from fedtailor.data.federation import Federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.loop import draw_cohort
 from fedtailor.merge import merge, weighed
 from fedtailor.search import policy
-from fedtailor.types import Arch, Augment, ClientInfo, Message, Result, Server, Setting, Task
 
 T = TypeVar("T")
 CLIENTS, COHORT, EPOCHS, BATCH, ROUNDS = 100, 5, 5, 32, 1500

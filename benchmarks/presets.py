@@ -11,11 +11,12 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.subnet_step import LR, TASK, seconds
-from fedtailor import genes, registry
+from fedtailor import genes
+from fedtailor.core import registry
+from fedtailor.core.types import Arch, Setting
 from fedtailor.initial import initial_supernet
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Setting
 
 NAMES = ("mobilenetv3", "mobilenetv3_plato", "darts", "nasvit")
 REPEATS, WARM, NEW = 20, 10, 20

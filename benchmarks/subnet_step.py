@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
 from fedtailor import genes
+from fedtailor.core.types import Arch, SearchSpace, Setting, Task
 from fedtailor.initial import initial_supernet
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.spaces.nasvit import NASViT
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, SearchSpace, Setting, Task
 
 TASK = Task((3, 32, 32), 10)
 RANDOM = 5

@@ -18,11 +18,11 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor import cost
+from fedtailor.core.types import Setting, Task
 from fedtailor.initial import initial_supernet
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.supernet import Store
-from fedtailor.types import Setting, Task
 
 TASK = Task((3, 32, 32), 10)
 WHICH = ("smallest", "middle", "largest")

@@ -27,8 +27,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy import stats
 
-from fedtailor import codec, genes
+from fedtailor import genes
 from fedtailor.config import make_space
+from fedtailor.core import codec
+from fedtailor.core.rng import rng_for
+from fedtailor.core.types import Arch, Augment, Examples, SearchSpace
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.generation import encoder_of
@@ -37,14 +40,12 @@ from fedtailor.pretrain.settings import recipe_for
 from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.report.looks import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
-from fedtailor.rng import rng_for
 from fedtailor.search import surrogate
 from fedtailor.search.encoder import features
 from fedtailor.search.evolution import Population, offspring, survivors
 from fedtailor.search.generator import DiffusionProposer, Generator, Sampling, load, shipped
 from fedtailor.search.propose import EvolutionProposer, Proposer, RandomProposer, choose
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Augment, Examples, SearchSpace
 
 SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 256
 KINDS = ("generated", "by data", "by scores", "another", "no data", "unguided", "bred", "random")

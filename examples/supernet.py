@@ -19,13 +19,14 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from fedtailor import cost, genes, learn, registry, schemes
+from fedtailor import cost, genes, learn, schemes
+from fedtailor.core import registry
+from fedtailor.core.types import Arch, Client, ClientInfo, Setting
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.initial import initial_supernet, initial_weights
 from fedtailor.population import population_accuracies
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Client, ClientInfo, Setting
 
 RANDOM, CALIBRATION = 30, 2048
 

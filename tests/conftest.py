@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fedtailor.core.types import Client, ClientInfo, Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.spaces.cnn import CNN
-from fedtailor.types import Client, ClientInfo, Setting
 
 settings.register_profile("default", deadline=None)
 settings.load_profile("default")

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedtailor.algorithm import Sent
 from fedtailor.algorithms.fedavg import FedAvg, Global
-from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
+from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 
 
 @dataclass(frozen=True)

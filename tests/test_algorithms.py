@@ -10,8 +10,8 @@ from fedtailor.algorithms.ditto import Ditto, Personal
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.algorithms.fedbabu import FedBABU
 from fedtailor.algorithms.fedrep import Body, FedRep
+from fedtailor.core.types import Client, ClientInfo, Message, Result, Server, Tensors
 from fedtailor.initial import initial_weights
-from fedtailor.types import Client, ClientInfo, Message, Result, Server, Tensors
 
 
 def weights_and_server(client: Client) -> tuple[Tensors, Server]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedtailor import registry
+from fedtailor.core import registry
 from fedtailor.experiment import run
 from fedtailor.summary import summarise
 

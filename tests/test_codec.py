@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedtailor import codec
-from fedtailor.errors import UserError
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
 
 T = TypeVar("T")
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,

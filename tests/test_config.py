@@ -18,10 +18,10 @@ from fedtailor.config import (
     read_config,
     write_config,
 )
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Budget
 from fedtailor.experiment import as_config
 from fedtailor.listing import STARTERS
-from fedtailor.types import Budget
 
 Tiny = Callable[..., dict[str, Any]]
 

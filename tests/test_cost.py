@@ -6,12 +6,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedtailor import cost, learn, registry
-from fedtailor.errors import UserError
+from fedtailor import cost, learn
+from fedtailor.core import registry
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Budget, SearchSpace, Setting, Task
 from fedtailor.initial import initial_weights
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
-from fedtailor.types import Budget, SearchSpace, Setting, Task
 
 CIFAR = Task((3, 32, 32), 10)
 DIGITS = Task((1, 8, 8), 10)

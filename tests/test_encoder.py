@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Augment, Examples, Tensors
 from fedtailor.pretrain import encoder as pretrain
 from fedtailor.search import encoder as module
 from fedtailor.search.encoder import Encoder, cached_features, encoded, features, load_encoder
-from fedtailor.types import Augment, Examples, Tensors
 
 
 def generator(seed: int = 0) -> torch.Generator:

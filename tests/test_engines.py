@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import codec
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.config import make_config
+from fedtailor.core import channel, codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Message, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines import channel
 from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
-from fedtailor.errors import UserError
 from fedtailor.experiment import clients_of, run, setting_of
 from fedtailor.initial import initial_weights
 from fedtailor.loop import ClientFailedError
 from fedtailor.summary import digest, summarise
-from fedtailor.types import Message, Server
 
 Tiny = Callable[..., dict[str, Any]]
 

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import codec, learn, registry
+from fedtailor import learn
 from fedtailor.algorithm import check_sends, state_types
 from fedtailor.config import make_config
+from fedtailor.core import codec, registry
+from fedtailor.core.types import Result, Server
 from fedtailor.data.federation import load_federation
 from fedtailor.engines.base import NEVER, Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.experiment import clients_of, resume, run, setting_of
 from fedtailor.summary import digest, summarise
-from fedtailor.types import Result, Server
 
 EVERY = registry.names("algorithm")
 Tiny = Callable[..., dict[str, Any]]

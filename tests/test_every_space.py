@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor import cost, genes, learn, registry
+from fedtailor import cost, genes, learn
+from fedtailor.core import registry
+from fedtailor.core.types import Arch, SearchSpace, Setting, Task
 from fedtailor.initial import initial_weights
-from fedtailor.types import Arch, SearchSpace, Setting, Task
 
 EVERY = registry.names("space")
 CIFAR = Task((3, 32, 32), 10)

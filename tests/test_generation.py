@@ -13,13 +13,13 @@ import pytest
 from fedtailor import cli, generation, genes, terminal
 from fedtailor.cli import main
 from fedtailor.config import flatten, make_space, parse_override
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.rng import rng_for
+from fedtailor.core.types import Choice
 from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
-from fedtailor.rng import rng_for
 from fedtailor.search._resnet import SMALL_FEATURES
 from fedtailor.search.generator import Sampling, load, save
-from fedtailor.types import Choice
 from tests import tiny_generator
 from tests.search.made_up import Free
 

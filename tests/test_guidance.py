@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor import genes
+from fedtailor.core.types import Choice
 from fedtailor.search import sde
 from fedtailor.search.guidance import guided
 from fedtailor.search.predictor import LIGHT, Predictor
 from fedtailor.search.score import initialise
 from fedtailor.search.sde import VE, Score
 from fedtailor.search.tokens import encode, encoding, one_hot, project
-from fedtailor.types import Choice
 from tests.search.made_up import Free, generator
 
 EQUATION = VE()

@@ -2,8 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedtailor.core.types import Tensors
 from fedtailor.merge import Part, merge
-from fedtailor.types import Tensors
 
 
 def drawn(seed: int, names: list[str]) -> Tensors:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor import codec
 from fedtailor.algorithms.perfedrlnas import SHARED, PerFedRLNAS, Searching
 from fedtailor.cli import main
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
 from fedtailor.engines import local
 from fedtailor.engines.base import Ticket
-from fedtailor.errors import UserError
 from fedtailor.experiment import resume, run
 from fedtailor.onboarding import default_path, onboard
 from fedtailor.runfolder import Run

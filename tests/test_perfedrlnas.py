@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor import codec, genes
+from fedtailor import genes
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
-from fedtailor.initial import initial_supernet
-from fedtailor.supernet import cut, full_shapes, shapes
-from fedtailor.types import (
+from fedtailor.core import codec
+from fedtailor.core.types import (
     Arch,
     ClientInfo,
     Json,
@@ -23,6 +22,8 @@ from fedtailor.types import (
     Setting,
     Tensors,
 )
+from fedtailor.initial import initial_supernet
+from fedtailor.supernet import cut, full_shapes, shapes
 from tests.search.made_up import TASK, Coin, Dense, cpu, generator, windowed
 
 INFOS = tuple(ClientInfo(number, 10 * (number + 1)) for number in range(4))

@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import codec, cost, genes, learn
+from fedtailor import cost, genes, learn
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
+from fedtailor.core import codec
+from fedtailor.core.types import Arch, Budget, ClientInfo, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.search import policy
 from fedtailor.supernet import cut, shapes
-from fedtailor.types import Arch, Budget, ClientInfo, Result, Server, Setting
 from tests.search.made_up import TASK, Dense, chance, cpu, every_draw, generator, windowed
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fedtailor import codec, cost
+from fedtailor import cost
 from fedtailor.algorithms.perfedrlnas import SHARED, Searching
 from fedtailor.config import make_config, write_config
+from fedtailor.core import codec
 from fedtailor.experiment import resume, run
 from fedtailor.runfolder import Run
 from fedtailor.summary import digest

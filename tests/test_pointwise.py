@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.chain import allocate, blueprint
+from fedtailor.core.types import Arch, Choice, SearchSpace, Task
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Choice, SearchSpace, Task
 
 TASK = Task((3, 12, 12), 5)
 OWN = """
@@ -94,7 +95,7 @@ def test_skipping_pixels_first_is_the_strided_convolution(width: int):
 
 
 def test_only_what_is_unsafe_is_changed():
-    def strides(*convolution: int, **how: int) -> tuple[int, ...]:
+    def strides(*convolution: Any, **how: Any) -> tuple[int, ...]:
         module = allocate(blueprint(lambda: nn.Conv2d(*convolution, **how)), "cpu")
         assert isinstance(module, nn.Conv2d)
         return module.stride

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedtailor import genes, learn, population, registry
+from fedtailor import genes, learn, population
 from fedtailor.chain import pieces_of
+from fedtailor.core import registry
+from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task
 from fedtailor.data.batches import batch, chunks
 from fedtailor.initial import initial_supernet
 from fedtailor.population import population_accuracies, population_logits
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Client, Examples, SearchSpace, Setting, Task
 
 TASK = Task((3, 16, 16), 4)
 NAMES = [n for n in registry.names("space") if registry.find("space", n)().choices]

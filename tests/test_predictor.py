@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor import genes
+from fedtailor.core.types import Choice, SearchSpace
 from fedtailor.search.encoder import Features
 from fedtailor.search.predictor import (
     LIGHT,
@@ -23,7 +24,6 @@ from fedtailor.search.predictor import (
 from fedtailor.search.score import initialise
 from fedtailor.search.sde import SDE, VE, VP
 from fedtailor.search.tokens import encoding, one_hot
-from fedtailor.types import Choice, SearchSpace
 from tests.search.made_up import Free, cpu, generator
 
 FEATURES = 12

@@ -13,18 +13,18 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor import schemes
+from fedtailor.core.errors import UserError
+from fedtailor.core.processes import Work, Worker
+from fedtailor.core.rng import rng_for, seed_for
+from fedtailor.core.types import Augment, Examples, Setting, Task, Tensors
 from fedtailor.data.batches import batch
-from fedtailor.errors import UserError
 from fedtailor.genes import option_counts
 from fedtailor.initial import initial_supernet
 from fedtailor.population import population_accuracies
 from fedtailor.pretrain import supernet
-from fedtailor.pretrain.processes import Work, Worker
 from fedtailor.pretrain.supernet import PAPER, SupernetTraining, step_archs, train_supernet
-from fedtailor.rng import rng_for, seed_for
 from fedtailor.spaces.darts import DARTS
 from fedtailor.supernet import Store, usage, view
-from fedtailor.types import Augment, Examples, Setting, Task, Tensors
 from tests.tiny_space import Tiny
 
 SPACE = Tiny()

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedtailor import genes
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.pretrain.quality import generation_quality
 from fedtailor.search.tokens import encoding, one_hot
-from fedtailor.types import Arch, SearchSpace
 from tests.search import made_up
 from tests.search.made_up import cpu, generator
 

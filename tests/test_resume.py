@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedtailor.config import make_config, write_config
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 from fedtailor.experiment import resume, run
 from fedtailor.runfolder import Run, lock_folder
 from fedtailor.summary import digest

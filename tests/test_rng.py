@@ -1,6 +1,6 @@
 import torch
 
-from fedtailor.rng import numpy_rng_for, rng_for, seed_for
+from fedtailor.core.rng import numpy_rng_for, rng_for, seed_for
 
 
 def test_same_key_same_draws_and_no_stream():

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor import codec, genes
+from fedtailor import genes
+from fedtailor.core import codec
+from fedtailor.core.types import Arch, Choice, SearchSpace
 from fedtailor.pretrain.training import Training, train
 from fedtailor.search import sde as equations
 from fedtailor.search import tokens
@@ -22,7 +24,6 @@ from fedtailor.search.score import (
     initialise,
 )
 from fedtailor.search.sde import EPSILON, SDE, VE, VP
-from fedtailor.types import Arch, Choice, SearchSpace
 from tests.search import made_up
 from tests.search.made_up import cpu, generator
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedtailor.algorithm import Sent, UndeclaredError, check_sends
-from fedtailor.types import Message
+from fedtailor.core.types import Message
 
 RECEIVED = Message({"w": torch.zeros(2, 3)})
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Examples
 from fedtailor.pretrain.tasks import SubTask, TaskDraw, draw_tasks, hold_out, marking
-from fedtailor.types import Examples
 
 CLASSES, EACH = 30, 12
 LABELS = torch.arange(CLASSES).repeat(EACH)

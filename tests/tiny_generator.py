@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from fedtailor import genes
+from fedtailor.core.types import Examples, SearchSpace, Task
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.supernet import SupernetTraining
 from fedtailor.pretrain.tasks import TaskDraw
@@ -14,7 +15,6 @@ from fedtailor.search.predictor import Predictor, PredictorSettings
 from fedtailor.search.score import ScoreNetwork, ScoreSettings, initialise
 from fedtailor.search.sde import VE
 from fedtailor.search.tokens import encode, encoding
-from fedtailor.types import Examples, SearchSpace, Task
 
 TASK = Task((3, 8, 8), 4)
 SCORE = ScoreSettings(layers=1, width=8, heads=2, feedforward=8, hidden=(8,))

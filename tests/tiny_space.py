@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedtailor.chain import ChainSpace, Piece
-from fedtailor.types import Arch, Choice, Task
+from fedtailor.core.types import Arch, Choice, Task
 
 WIDTHS, KERNELS = (4, 6, 8), (1, 3)
 

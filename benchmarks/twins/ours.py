@@ -5,11 +5,11 @@ from typing import Any
 from torch import nn
 
 from benchmarks.twins import darts, load_by_position, mobilenetv3, mobilenetv3_plato, nasvit
+from fedtailor.core.types import Arch, SearchSpace, Task, Tensors
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
 from fedtailor.spaces.nasvit import STAGES, NASViT
-from fedtailor.types import Arch, SearchSpace, Task, Tensors
 
 
 def twin_of(space: SearchSpace, arch: Arch, task: Task, weights: Tensors) -> nn.Module:

@@ -15,8 +15,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedtailor import learn
-from fedtailor.merge import merge, weighed
-from fedtailor.types import (
+from fedtailor.core.types import (
     Client,
     ClientInfo,
     Json,
@@ -28,6 +27,7 @@ from fedtailor.types import (
     Server,
     Tensors,
 )
+from fedtailor.merge import merge, weighed
 
 S = TypeVar("S")
 C = TypeVar("C")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, SearchSpace, Task
 from fedtailor.pointwise import stride_by_slicing
-from fedtailor.types import Arch, SearchSpace, Task
 
 M = TypeVar("M", bound=nn.Module)
 FILLS = {Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_}

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 import fedtailor
 from fedtailor.cli_common import AsJson, fail, print_json
 from fedtailor.cli_generator import generate, pretrain
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 
 app = App(
     name="fedtailor",

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedtailor.chain import Piece, blueprint, pieces_of
+from fedtailor.core.types import Arch, Budget, SearchSpace, Task
 from fedtailor.flops import FlopCounter
 from fedtailor.supernet import piece_shapes, shapes
-from fedtailor.types import Arch, Budget, SearchSpace, Task
 
 State = tuple[tuple[int, ...], ...]  # the shapes of what flows from piece to piece
 FLOAT = 4  # bytes

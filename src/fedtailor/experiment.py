@@ -6,20 +6,21 @@ from typing import Any
 
 import torch
 
-from fedtailor import codec, cost
+from fedtailor import cost
 from fedtailor.algorithm import state_types
 from fedtailor.config import Config, Device, budgets_of, flatten, make_config, override, read_config
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import ClientInfo, Server, Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.engines.base import Engine
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
-from fedtailor.errors import UserError
 from fedtailor.initial import initial_weights
 from fedtailor.loop import Loop, Progress, federate
 from fedtailor.newrun import check_partition, create_run, default_path
 from fedtailor.runfolder import Run
-from fedtailor.types import ClientInfo, Server, Setting
 
 
 def run(

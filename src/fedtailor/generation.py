@@ -11,19 +11,19 @@ import torch
 
 import fedtailor
 from fedtailor.config import Device, flatten, make_space, override, validate
+from fedtailor.core.errors import UserError
+from fedtailor.core.registry import find, nearest
+from fedtailor.core.rng import rng_for
+from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source, source_names
-from fedtailor.errors import UserError
 from fedtailor.experiment import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
-from fedtailor.registry import find, nearest
-from fedtailor.rng import rng_for
 from fedtailor.search.encoder import Encoder, cached_features, load_encoder
 from fedtailor.search.generator import Generator, Sampling, load, save, shipped
 from fedtailor.search.tokens import project, raw_valid
-from fedtailor.types import Arch, Examples, Json, SearchSpace, Task
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor.errors import UserError
-from fedtailor.types import Arch, SearchSpace
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, SearchSpace
 
 TRIES = 20  # of a mutation, before one gene is changed for certain
 MOST = 100_000  # combinations that are still enumerated

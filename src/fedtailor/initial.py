@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.chain import blueprint, pieces_of
-from fedtailor.errors import UserError
-from fedtailor.rng import rng_for
+from fedtailor.core.errors import UserError
+from fedtailor.core.rng import rng_for
+from fedtailor.core.types import Arch, Setting, Tensors
 from fedtailor.supernet import full_shapes, view
-from fedtailor.types import Arch, Setting, Tensors
 
 Draw = Callable[[torch.Generator], Tensor]
 

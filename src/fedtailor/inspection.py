@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fedtailor import codec
 from fedtailor.algorithm import state_types
-from fedtailor.errors import UserError
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
 from fedtailor.runfolder import Run
 
 T = TypeVar("T")

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from fedtailor import cost
 from fedtailor.chain import allocate, blueprint
+from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
 from fedtailor.data.batches import batch, chunks, epoch, even_chunks
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
 
 EVALUATION_BATCH = 256
 

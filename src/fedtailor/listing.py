@@ -5,9 +5,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from fedtailor import registry
+from fedtailor.core import registry
+from fedtailor.core.errors import UserError
 from fedtailor.data.source import source_names
-from fedtailor.errors import UserError
 
 STARTERS = Path(__file__).parent / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")

@@ -10,15 +10,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedtailor import codec, cost
+from fedtailor import cost
 from fedtailor.algorithm import Algorithm, state_types
 from fedtailor.config import Config
+from fedtailor.core import codec
+from fedtailor.core.rng import rng_for
+from fedtailor.core.types import ClientInfo, Log, Message, Result, Server, Setting
 from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
 from fedtailor.newrun import START
-from fedtailor.rng import rng_for
 from fedtailor.runfolder import Page, Run
 from fedtailor.summary import worst_tenth
-from fedtailor.types import ClientInfo, Log, Message, Result, Server, Setting
 
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.core.types import Tensors
 from fedtailor.supernet import Shape, view
-from fedtailor.types import Tensors
 
 Rule: TypeAlias = Literal["count", "count_samples", "frequency", "fedavg"]
 

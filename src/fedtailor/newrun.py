@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedtailor.config import Config, write_config
+from fedtailor.core.errors import UserError
 from fedtailor.data.federation import Federation
-from fedtailor.errors import UserError
 from fedtailor.runfolder import SCHEMA, Run, lock_folder
 
 START = "start.safetensors"  # the server's first state, of a run that begins with one

@@ -16,9 +16,9 @@ import numpy as np
 
 from fedtailor import experiment
 from fedtailor.config import Config, config_table, flatten, make_config, override
+from fedtailor.core.errors import UserError
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.errors import UserError
 from fedtailor.inspection import undisturbed
 from fedtailor.loop import Progress
 from fedtailor.newrun import START, dealt, form

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.types import Tensors
 from fedtailor.supernet import Shape, Store, view
-from fedtailor.types import Tensors
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 

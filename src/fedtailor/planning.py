@@ -10,12 +10,12 @@ import torch
 
 from fedtailor import cost
 from fedtailor.config import Config
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, ClientInfo, Message, Server, Task
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
-from fedtailor.errors import UserError
 from fedtailor.experiment import check_config, clients_of, device_of, setting_of, taking_part
-from fedtailor.types import Arch, ClientInfo, Message, Server, Task
 
 TRIED = 32  # validation and test images of the rehearsal
 DRAWN = 20  # networks of a search, to know what one of them costs on average

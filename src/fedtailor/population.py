@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.chain import Piece, pieces_of
+from fedtailor.core.types import Arch, Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.learn import EVALUATION_BATCH
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Examples
 
 
 def population_logits(

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any, Literal
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 from fedtailor.runfolder import Run
 from fedtailor.summary import curve, evaluated_round, spread, tested_clients
 

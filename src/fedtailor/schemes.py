@@ -2,9 +2,9 @@
 
 import torch
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.genes import option_counts, sample, sample_many, with_gene
-from fedtailor.types import Arch, SearchSpace
 
 TRIES = 1000  # sets that are drawn for one that is fair and legal
 

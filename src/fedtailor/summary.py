@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor import codec
 from fedtailor.algorithm import state_types
+from fedtailor.core import codec
 from fedtailor.engines.site import state_file
 from fedtailor.inspection import searched, undisturbed
 from fedtailor.runfolder import Run

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.chain import Chain, Piece, allocate, blueprint, pieces_of
-from fedtailor.types import Arch, SearchSpace, Task, Tensors
+from fedtailor.core.types import Arch, SearchSpace, Task, Tensors
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedtailor.core.rng import rng_for
+from fedtailor.core.types import Augment, Examples
 from fedtailor.data.batches import augment, batch, chunks, epoch
-from fedtailor.rng import rng_for
-from fedtailor.types import Augment, Examples
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 

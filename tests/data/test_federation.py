@@ -8,10 +8,10 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Augment
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.errors import UserError
-from fedtailor.types import Augment
 
 
 def own(folder: Path, *, official: bool = False, clients: bool = False) -> str:

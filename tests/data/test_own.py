@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, load_source
-from fedtailor.errors import UserError
 
 
 def save(path: Path, mode: str = "L", size: tuple[int, int] = (6, 4), value: int = 90) -> None:

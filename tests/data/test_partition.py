@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.deal import count_classes, deal, largest_remainder, rows_by_class
 from fedtailor.data.fit import fit_counts
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
 from fedtailor.data.source import Ints
-from fedtailor.errors import UserError
 
 seeds = st.integers(0, 2**32)
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.data.idx import read_idx
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, check, load_source, source_names
 from fedtailor.data.sources import fashion_mnist
-from fedtailor.errors import UserError
 
 NAMES = ["cifar10", "cifar100", "cinic10", "digits", "fashion-mnist"]
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.deal import count_classes
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Ints
 from fedtailor.data.split import split
-from fedtailor.errors import UserError
 
 
 def rows_of(*sizes: int) -> list[Ints]:

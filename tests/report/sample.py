@@ -12,13 +12,13 @@ import torch
 from fedtailor import genes
 from fedtailor.algorithms.perfedrlnas import Searching
 from fedtailor.config import make_config
+from fedtailor.core.types import Found, Log, Metric
 from fedtailor.data.federation import load_federation
 from fedtailor.newrun import create_run
 from fedtailor.report.html import write_report
 from fedtailor.runfolder import Page, Run
 from fedtailor.search import policy
 from fedtailor.search.policy import Policies
-from fedtailor.types import Found, Log, Metric
 
 CLIENTS = 6
 DATA = {"clients": CLIENTS, "per_client": 60}

@@ -13,8 +13,8 @@ import pytest
 from sample import CLIENTS, DATA, Reader, report, table
 
 from fedtailor.config import make_config
+from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
-from fedtailor.errors import UserError
 from fedtailor.experiment import resume, run
 from fedtailor.loop import Progress
 from fedtailor.newrun import create_run

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sample import Reader, edit, made_up, report
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 from fedtailor.inspection import search_lines, searched
 from fedtailor.reach import reached, time_to, trained_curve, wanted
 from fedtailor.report.html import write_report

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedtailor.algorithms.perfedrlnas import SHARED, Past, PerFedRLNAS, Searching
+from fedtailor.core.types import Arch, ClientInfo, Message, Result, SearchSpace, Server, Setting
 from fedtailor.search import policy
 from fedtailor.search.policy import Policies
-from fedtailor.types import Arch, ClientInfo, Message, Result, SearchSpace, Server, Setting
 from tests.search.made_up import (
     SMALL,
     TASK,

@@ -9,6 +9,7 @@ from scipy.stats import kendalltau
 from torch import Tensor
 
 from fedtailor import genes
+from fedtailor.core.types import Arch
 from fedtailor.search import evidence
 from fedtailor.search.evidence import Informed, informed
 from fedtailor.search.evolution import Population
@@ -16,7 +17,6 @@ from fedtailor.search.generator import DiffusionProposer
 from fedtailor.search.predictor import Predictor
 from fedtailor.search.sde import EPSILON
 from fedtailor.search.tokens import encoding, one_hot
-from fedtailor.types import Arch
 from tests import tiny_generator
 from tests.search.made_up import cpu
 from tests.search.made_up import generator as rng

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedtailor import genes
+from fedtailor.core.types import Arch, Choice, SearchSpace
 from fedtailor.search.evolution import Population, Rates, offspring, survivors, tournament
-from fedtailor.types import Arch, Choice, SearchSpace
 from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 ALL = [*SMALL.values(), Fixed(), Coin(), Free(), *map(cpu, NAMES)]

@@ -9,8 +9,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedtailor import codec, genes
-from fedtailor.errors import UserError
+from fedtailor import genes
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Choice, SearchSpace
 from fedtailor.search.encoder import Features
 from fedtailor.search.evolution import Population
 from fedtailor.search.generator import (
@@ -26,7 +28,6 @@ from fedtailor.search.predictor import Predictor
 from fedtailor.search.score import ScoreNetwork, initialise
 from fedtailor.search.sde import VE
 from fedtailor.search.tokens import encode, encoding, project
-from fedtailor.types import Choice, SearchSpace
 from tests import tiny_generator
 from tests.search.made_up import SMALL, Coin, Free, Layers, cpu
 from tests.search.made_up import generator as rng

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor import cost, genes, registry
+from fedtailor import cost, genes
+from fedtailor.core import registry
+from fedtailor.core.types import Arch
 from fedtailor.search import policy
 from fedtailor.spaces.mobilenetv3 import GENES, MobileNetV3
-from fedtailor.types import Arch
 from tests.search.made_up import (
     NAMES,
     TASK,

@@ -12,10 +12,10 @@ from scipy import stats
 from torch import Tensor
 
 from fedtailor import genes
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.search import policy
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
-from fedtailor.types import Arch, SearchSpace
 from tests.search.made_up import (
     NAMES,
     SMALL,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor import genes
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.search.evolution import Population, Rates, offspring
 from fedtailor.search.generator import DiffusionProposer, Sampling
 from fedtailor.search.propose import (
@@ -21,7 +22,6 @@ from fedtailor.search.propose import (
     proposer,
 )
 from fedtailor.search.surrogate import fit
-from fedtailor.types import Arch, SearchSpace
 from tests import tiny_generator
 from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 

@@ -10,9 +10,9 @@ from scipy.interpolate import RBFInterpolator
 from scipy.stats import kendalltau
 
 from fedtailor import genes
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.search import surrogate
 from fedtailor.search.surrogate import KINDS, Coding, Surrogate, fit
-from fedtailor.types import Arch, SearchSpace
 from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 SPACE = cpu("mobilenetv3")

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedtailor import genes, registry
+from fedtailor import genes
+from fedtailor.core import registry
+from fedtailor.core.types import Arch, Choice, SearchSpace, Token
 from fedtailor.search import tokens
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
 from fedtailor.spaces.nasvit import NASViT
-from fedtailor.types import Arch, Choice, SearchSpace, Token
 from tests.search import made_up
 from tests.search.made_up import cpu, generator
 

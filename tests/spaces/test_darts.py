@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from fedtailor import cost
 from fedtailor.config import validate
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, Task
 from fedtailor.pointwise import PointwiseConv2d
 from fedtailor.spaces import _darts, _darts_operations
 from fedtailor.spaces._darts import EDGES, NODE_EDGES, OPERATION_SETS, Cell, Place
 from fedtailor.spaces._darts_operations import DilatedConv, FactorizedReduce, Maps, Noise, Style
 from fedtailor.spaces.darts import DARTS
-from fedtailor.types import Arch, Task
 
 CIFAR = Task((3, 32, 32), 10)
 SMALL = Task((3, 16, 16), 4)

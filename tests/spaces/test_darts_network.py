@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedtailor import cost
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Task
 from fedtailor.spaces._darts import Cell, Place
 from fedtailor.spaces._darts_operations import Style, dropped
 from fedtailor.spaces.darts_network import PUBLISHED, DARTSNetwork
-from fedtailor.types import Task
 
 CIFAR = Task((3, 32, 32), 10)
 SMALL = Task((3, 16, 16), 4)

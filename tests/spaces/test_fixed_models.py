@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import cost, learn, registry
+from fedtailor import cost, learn
+from fedtailor.core import registry
+from fedtailor.core.types import Setting, Task
 from fedtailor.initial import initial_weights
 from fedtailor.spaces.levit import LeViT, _Attention
-from fedtailor.types import Setting, Task
 
 CIFAR = Task((3, 32, 32), 10)
 

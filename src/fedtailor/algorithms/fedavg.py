@@ -16,8 +16,18 @@ from torch import nn
 
 from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
+from fedtailor.core.types import (
+    Client,
+    ClientInfo,
+    Log,
+    Message,
+    Metric,
+    Reply,
+    Result,
+    Server,
+    Tensors,
+)
 from fedtailor.initial import initial_weights
-from fedtailor.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server, Tensors
 
 
 @dataclass(frozen=True)

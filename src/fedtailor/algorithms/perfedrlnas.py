@@ -29,14 +29,7 @@ from torch import Tensor, nn
 
 from fedtailor import cost, learn
 from fedtailor.algorithm import Algorithm, Sent
-from fedtailor.initial import initial_supernet
-from fedtailor.merge import Part, Rule, merge, weighed
-from fedtailor.search import policy as policies
-from fedtailor.search.describe import described
-from fedtailor.search.policy import Policies
-from fedtailor.search.reward import Past, Played, Rules, remember
-from fedtailor.supernet import cut, shapes
-from fedtailor.types import (
+from fedtailor.core.types import (
     Arch,
     Client,
     ClientInfo,
@@ -52,6 +45,13 @@ from fedtailor.types import (
     Setting,
     Tensors,
 )
+from fedtailor.initial import initial_supernet
+from fedtailor.merge import Part, Rule, merge, weighed
+from fedtailor.search import policy as policies
+from fedtailor.search.describe import described
+from fedtailor.search.policy import Policies
+from fedtailor.search.reward import Past, Played, Rules, remember
+from fedtailor.supernet import cut, shapes
 
 SHARED = -1  # the number of the policy that all clients share
 

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fedtailor.types import Augment, Examples
+from fedtailor.core.types import Augment, Examples
 
 
 def epoch(examples: Examples, size: int, rng: torch.Generator) -> Iterator[Tensor]:

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.core.errors import UserError
+from fedtailor.core.rng import numpy_rng_for
+from fedtailor.core.types import Augment, Examples, Task
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
 from fedtailor.data.source import Ints, Source, load_source
 from fedtailor.data.split import split
-from fedtailor.errors import UserError
-from fedtailor.rng import numpy_rng_for
-from fedtailor.types import Augment, Examples, Task
 
 SPLITS = ("train", "val", "test")
 

@@ -9,8 +9,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
-from fedtailor.errors import UserError
 
 
 @dataclass(frozen=True)

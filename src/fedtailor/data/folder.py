@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
 from fedtailor.data.pictures import read_pictures
 from fedtailor.data.source import Source
-from fedtailor.errors import UserError
 
 
 def load_folder(folder: Path, options: DataOptions) -> Source:

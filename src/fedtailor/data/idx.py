@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 
 _UINT8 = 8  # the type code of unsigned bytes, the only one these data sets use
 

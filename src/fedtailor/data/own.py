@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedtailor import registry
+from fedtailor.core import registry
+from fedtailor.core.errors import UserError
 from fedtailor.data.folder import load_folder
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Source
-from fedtailor.errors import UserError
 
 _KEYS = {"x", "y", "client"}
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.deal import deal, rows_by_class
 from fedtailor.data.fit import fit_counts
 from fedtailor.data.options import DataOptions
 from fedtailor.data.shards import shards
 from fedtailor.data.source import Ints
-from fedtailor.errors import UserError
 
 _ATTEMPTS = 1000
 _DRAWS = 30_000_000  # of gamma variates over all attempts: a few seconds

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.source import Images
-from fedtailor.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

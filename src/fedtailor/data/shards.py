@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.deal import deal
 from fedtailor.data.source import Ints
-from fedtailor.errors import UserError
 
 
 def shards(

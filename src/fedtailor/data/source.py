@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
-from fedtailor.errors import UserError
 
 Images: TypeAlias = npt.NDArray[Any]  # uint8 or float32
 Ints: TypeAlias = npt.NDArray[np.int64]

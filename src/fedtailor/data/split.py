@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from fedtailor.core.errors import UserError
+from fedtailor.core.rng import numpy_rng_for
 from fedtailor.data.deal import count_classes, deal, largest_remainder, rows_by_class
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Ints
-from fedtailor.errors import UserError
-from fedtailor.rng import numpy_rng_for
 
 Parts = tuple[Ints, Ints, Ints]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fedtailor.types import Message, Reply
+from fedtailor.core.types import Message, Reply
 
 NEVER = -1  # the version of a client that has not trained yet
 

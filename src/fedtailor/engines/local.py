@@ -13,13 +13,12 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from fedtailor import codec
-from fedtailor.engines import channel
+from fedtailor.core import channel, codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Json, Log, Message, Reply, Tensors
 from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.engines.worker import failure_of
-from fedtailor.errors import UserError
-from fedtailor.types import Json, Log, Message, Reply, Tensors
 
 
 class InProcess:

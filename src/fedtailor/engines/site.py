@@ -12,12 +12,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedtailor import codec, cost, learn
+from fedtailor import cost, learn
 from fedtailor.algorithm import Algorithm, check_sends, state_types
-from fedtailor.data.federation import Federation
-from fedtailor.engines.base import NEVER, Done, Ticket
-from fedtailor.rng import seed_for
-from fedtailor.types import (
+from fedtailor.core import codec
+from fedtailor.core.rng import seed_for
+from fedtailor.core.types import (
     Arch,
     Client,
     ClientInfo,
@@ -28,6 +27,8 @@ from fedtailor.types import (
     Reply,
     Setting,
 )
+from fedtailor.data.federation import Federation
+from fedtailor.engines.base import NEVER, Done, Ticket
 
 
 @dataclass(frozen=True)

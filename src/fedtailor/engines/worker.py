@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from fedtailor import codec, registry
+from fedtailor.core import channel, codec, registry
+from fedtailor.core.types import ClientInfo, Json, Message, Setting, Task, Tensors
 from fedtailor.data.federation import Federation
-from fedtailor.engines import channel
 from fedtailor.engines.base import Failure, Ticket
 from fedtailor.engines.site import Site, perform
-from fedtailor.types import ClientInfo, Json, Message, Setting, Task, Tensors
 
 
 def main(talk: int, lifeline: int) -> None:

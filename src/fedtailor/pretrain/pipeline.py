@@ -19,19 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor import codec, genes
-from fedtailor.errors import UserError
+from fedtailor import genes
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.processes import one_thread
+from fedtailor.core.rng import numpy_rng_for, rng_for
+from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
 from fedtailor.initial import initial_supernet, read_weights
 from fedtailor.pretrain import predictor as predicting
 from fedtailor.pretrain.predictor import Lessons
-from fedtailor.pretrain.processes import one_thread
 from fedtailor.pretrain.quality import generation_quality
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
 from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.training import train
-from fedtailor.rng import numpy_rng_for, rng_for
 from fedtailor.runfolder import lock_folder
 from fedtailor.search.encoder import Encoder, Features, encoded
 from fedtailor.search.evolution import distinct
@@ -40,7 +42,6 @@ from fedtailor.search.predictor import Predictor
 from fedtailor.search.score import ScoreNetwork, initialise
 from fedtailor.search.tokens import encode, encoding
 from fedtailor.supernet import Store, full_shapes
-from fedtailor.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
 

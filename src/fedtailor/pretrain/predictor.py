@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedtailor.core.types import SearchSpace
 from fedtailor.pretrain.table import Table
 from fedtailor.pretrain.training import Loss, Training
 from fedtailor.search.encoder import Features
@@ -22,7 +23,6 @@ from fedtailor.search.predictor import Predictor, grouped, kendall_within, stand
 from fedtailor.search.score import ScoreNetwork
 from fedtailor.search.sde import EPSILON
 from fedtailor.search.tokens import one_hot
-from fedtailor.types import SearchSpace
 
 Target: TypeAlias = Literal["accuracy", "likelihood", "pooled"]
 TIMES = {"clean": EPSILON, "half": 0.5, "noisy": 0.75}  # at which a predictor is judged

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.genes import integers, option_counts
 from fedtailor.search.tokens import encode, encoding, project, raw_valid
-from fedtailor.types import Arch, SearchSpace
 
 FLOORS = 10  # pairs of samples over which a floor is averaged, where there are as many
 

@@ -26,16 +26,17 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import codec, schemes
+from fedtailor import schemes
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.processes import describe, reproducible, space_of
+from fedtailor.core.rng import rng_for, seed_for
+from fedtailor.core.types import Arch, Augment, Examples, Json, SearchSpace, Setting, Task, Tensors
 from fedtailor.data.batches import batch
-from fedtailor.errors import UserError
 from fedtailor.initial import initial_supernet
 from fedtailor.optimise import SupernetOptimizer
-from fedtailor.pretrain.processes import describe, reproducible, space_of
 from fedtailor.pretrain.team import Follower, Leader, lead
-from fedtailor.rng import rng_for, seed_for
 from fedtailor.supernet import Store
-from fedtailor.types import Arch, Augment, Examples, Json, SearchSpace, Setting, Task, Tensors
 
 Progress = Callable[[int, int], None]  # steps done, and of all
 

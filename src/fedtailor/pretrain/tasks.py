@@ -17,10 +17,10 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor
 
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Examples
 from fedtailor.data.deal import largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
-from fedtailor.errors import UserError
-from fedtailor.types import Examples
 
 FLOOR = -80.0  # of log-odds: their exponential is still a float
 Positive: TypeAlias = Annotated[float, Gt(0)]

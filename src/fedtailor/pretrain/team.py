@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from fedtailor.engines import channel
-from fedtailor.pretrain.processes import Work, Worker, shared, team
-from fedtailor.types import Json, Tensors
+from fedtailor.core import channel
+from fedtailor.core.processes import Work, Worker, shared, team
+from fedtailor.core.types import Json, Tensors
 
 
 @contextmanager

@@ -15,10 +15,10 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
-from fedtailor import codec
-from fedtailor.errors import UserError
-from fedtailor.rng import rng_for, seed_for
-from fedtailor.types import Tensors
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.rng import rng_for, seed_for
+from fedtailor.core.types import Tensors
 
 M = TypeVar("M", bound=nn.Module)
 Loss = Callable[[int, torch.Generator], Tensor]  # of a step, counted from 0, and its generator

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 from fedtailor.reach import reached
 from fedtailor.report.facts import same_clients, short, titles
 from fedtailor.report.tables import Summary, client_table, percent, run_table

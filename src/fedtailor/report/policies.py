@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.config import budgets_of
+from fedtailor.core.types import Task
 from fedtailor.genes import offsets
 from fedtailor.inspection import searched
 from fedtailor.runfolder import Run
 from fedtailor.search.policy import acting
 from fedtailor.summary import evaluated_round
-from fedtailor.types import Task
 
 Floats = NDArray[np.float64]
 

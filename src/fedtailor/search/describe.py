@@ -4,9 +4,9 @@ import math
 
 from torch import Tensor
 
+from fedtailor.core.types import Json, SearchSpace
 from fedtailor.genes import offsets
 from fedtailor.search.policy import acting, entropies, likeliest, probabilities
-from fedtailor.types import Json, SearchSpace
 
 
 def described(space: SearchSpace, alphas: Tensor, temperature: float = 1.0) -> dict[str, Json]:

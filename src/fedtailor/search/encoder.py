@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import codec
 from fedtailor.chain import allocate, blueprint
-from fedtailor.errors import UserError
-from fedtailor.rng import seed_for
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.rng import seed_for
+from fedtailor.core.types import Examples, Tensors
 from fedtailor.search._resnet import SMALL_FEATURES, STAGES, ResNet18, Small, published
-from fedtailor.types import Examples, Tensors
 
 PIXELS = 32  # height and width of what encoders see
 BATCH = 100

@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, Interval
 
 from fedtailor import genes
-from fedtailor.types import Arch, SearchSpace
+from fedtailor.core.types import Arch, SearchSpace
 
 TRIES = 20  # per architecture, before chance is given up
 

@@ -18,8 +18,10 @@ import torch
 from annotated_types import Ge, Interval
 from torch import Tensor
 
-from fedtailor import codec, genes
-from fedtailor.errors import UserError
+from fedtailor import genes
+from fedtailor.core import codec
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, Json, SearchSpace, Tensors
 from fedtailor.search.encoder import Features
 from fedtailor.search.evidence import informed
 from fedtailor.search.evolution import Population, distinct
@@ -28,7 +30,6 @@ from fedtailor.search.predictor import Predictor, PredictorSettings
 from fedtailor.search.score import ScoreNetwork, ScoreSettings, denoised
 from fedtailor.search.sde import EPSILON, SDE, euler_maruyama, heun, predictor_corrector
 from fedtailor.search.tokens import encoding, project
-from fedtailor.types import Arch, Json, SearchSpace, Tensors
 
 SAMPLERS = {"heun": heun, "euler": euler_maruyama, "langevin": predictor_corrector}
 BATCHES = 4  # of a proposal: with as many, what is new among them has become rare

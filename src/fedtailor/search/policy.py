@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedtailor import genes
-from fedtailor.types import Arch, SearchSpace
+from fedtailor.core.types import Arch, SearchSpace
 
 Rule: TypeAlias = Literal["plain", "adam"]
 BETAS, EPSILON = (0.5, 0.999), 1e-8  # of Adam, as in the authors' code

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import torch
 
 from fedtailor import genes
-from fedtailor.errors import UserError
-from fedtailor.registry import nearest
+from fedtailor.core.errors import UserError
+from fedtailor.core.registry import nearest
+from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.search.evolution import Population, Rates, distinct, offspring
 from fedtailor.search.generator import DiffusionProposer
 from fedtailor.search.surrogate import Surrogate
-from fedtailor.types import Arch, SearchSpace
 
 
 class Proposer(Protocol):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedtailor.types import Arch
+from fedtailor.core.types import Arch
 
 
 @dataclass(frozen=True)

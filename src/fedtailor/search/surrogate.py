@@ -16,7 +16,7 @@ import numpy as np
 from scipy.interpolate import RBFInterpolator
 
 from fedtailor import genes
-from fedtailor.types import Arch, SearchSpace
+from fedtailor.core.types import Arch, SearchSpace
 
 Coding: TypeAlias = Literal["integers", "options", "raw"]
 Kind: TypeAlias = Literal["raw", "cubic", "linear", "nearest", "mean"]

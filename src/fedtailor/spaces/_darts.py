@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.chain import Piece
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Task
 from fedtailor.spaces._darts_operations import (
     FactorizedReduce,
     Maps,
@@ -25,7 +26,6 @@ from fedtailor.spaces._darts_operations import (
     dropped,
     operation,
 )
-from fedtailor.types import Task
 
 NODES = 4
 STEM_WIDENING = 3  # the stem has so many times the channels of the first cell

@@ -11,8 +11,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.errors import UserError
-from fedtailor.types import Arch, SearchSpace, Task
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Arch, SearchSpace, Task
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Interval
 
 from fedtailor.chain import ChainSpace, Piece
+from fedtailor.core.types import Arch, Choice, Task, Token
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import (
     EDGES,
@@ -25,7 +26,6 @@ from fedtailor.spaces._darts import (
     Cells,
     Operations,
 )
-from fedtailor.types import Arch, Choice, Task, Token
 
 CONVOLUTIONS = ("dil_conv_3x3", "dil_conv_5x5", "sep_conv_3x3", "sep_conv_5x5")
 RANKS = {  # from cheap to dear, by stride: a strided skip connection is a convolution

@@ -11,11 +11,11 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Interval
 
 from fedtailor.chain import ChainSpace, Piece
-from fedtailor.errors import UserError
-from fedtailor.registry import nearest
+from fedtailor.core.errors import UserError
+from fedtailor.core.registry import nearest
+from fedtailor.core.types import Arch, Task
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import EDGES, EIGHT, KINDS, NODES, Cells, Edges, Operations
-from fedtailor.types import Arch, Task
 
 # "operation source" of every node's two inputs, of the normal / the reduction cell. Sources 0 and 1
 # are c_{k-2} and c_{k-1}, source 2 is the first node.

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
+from fedtailor.core.types import Arch, Choice, Task, Token
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
-from fedtailor.types import Arch, Choice, Task, Token
 
 # channels, stride, activation, squeeze and excite
 STAGES = (

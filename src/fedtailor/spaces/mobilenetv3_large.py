@@ -11,9 +11,9 @@ from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedtailor.core.types import Arch, SearchSpace, Task
 from fedtailor.depthwise import DepthwiseConv2d
 from fedtailor.spaces._mobile import SqueezeExcite
-from fedtailor.types import Arch, SearchSpace, Task
 
 # kernel, expanded channels, channels, squeeze and excite, hard swish (else ReLU), stride
 BLOCKS = (

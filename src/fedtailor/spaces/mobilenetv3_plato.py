@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
+from fedtailor.core.types import Arch, Choice, Task, Token
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.spaces._tokens import by_stage
-from fedtailor.types import Arch, Choice, Task, Token
 
 # widths, depths, expansions, stride, squeeze and excite
 STAGES = (

@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.chain import ChainSpace, Piece
+from fedtailor.core.types import Arch, Choice, Task, Token
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.spaces._nasvit import Transformer
 from fedtailor.spaces._tokens import by_stage
-from fedtailor.types import Arch, Choice, Task, Token
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedtailor.errors import UserError
+from fedtailor.core.errors import UserError
 
 MARKS = {"algorithm": ("train", "aggregate"), "space": ("choices", "build", "cover")}
 KINDS = {"algorithm": "algorithms", "space": "spaces"}
@@ -21,7 +21,7 @@ KINDS = {"algorithm": "algorithms", "space": "spaces"}
 
 def names(kind: str) -> list[str]:
     """List the built-in names of a kind."""
-    folder = Path(__file__).parent / KINDS[kind]
+    folder = Path(__file__).parents[1] / KINDS[kind]
     return sorted(path.stem for path in folder.glob("[a-z]*.py"))
 
 
@@ -78,7 +78,7 @@ def _own_class(kind: str, name: str) -> type[Any]:
     if lacks:
         raise UserError(f"{kind}.name: {member} is no {kind}: it has no {lacks[0]}")
     if kind == "space" and not any(c.__name__ == "SearchSpace" for c in found.__mro__):
-        raise UserError(f"space.name: {member} must be a subclass of fedtailor.types.SearchSpace")
+        raise UserError(f"space.name: {member} must be a subclass of fedtailor.SearchSpace")
     parameters = getattr(found, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         raise UserError(f"{kind}.name: {member} must be a frozen dataclass")

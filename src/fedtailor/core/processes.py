@@ -17,12 +17,11 @@ from typing import TypeAlias
 import torch
 from torch.backends import cudnn
 
-from fedtailor import codec, registry
-from fedtailor.engines import channel
+from fedtailor.core import channel, codec, registry
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Json, SearchSpace, Tensors
 from fedtailor.engines.local import KEEP_MEMORY
 from fedtailor.engines.worker import failure_of
-from fedtailor.errors import UserError
-from fedtailor.types import Json, SearchSpace, Tensors
 
 Work: TypeAlias = Callable[[socket.socket, Json, Tensors], None]
 Shared: TypeAlias = tuple[int, Json]  # a descriptor, and where each tensor lies
@@ -87,7 +86,7 @@ class Worker:
         self.talk, theirs = socket.socketpair()
         end, self._lifeline = os.pipe()
         name = f"{work.__module__}:{work.__qualname__}"
-        module = ["-P", "-m", "fedtailor.pretrain.processes"]
+        module = ["-P", "-m", "fedtailor.core.processes"]
         path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self.process = subprocess.Popen(
             [sys.executable, *module, name, str(theirs.fileno()), str(end)],

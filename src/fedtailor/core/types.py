@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fedtailor.rng import rng_for
+from fedtailor.core.rng import rng_for
 
 Arch: TypeAlias = tuple[int, ...]  # the option taken at each Choice; () for a fixed model
 Tensors: TypeAlias = dict[str, Tensor]

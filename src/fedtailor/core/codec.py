@@ -21,8 +21,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedtailor.errors import UserError
-from fedtailor.types import Json, Tensors
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Json, Tensors
 
 T = TypeVar("T")
 TREE = "tree"  # the metadata key that holds the JSON of a file

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedtailor.types import Json, Tensors
+from fedtailor.core.types import Json, Tensors
 
 ALIGNMENT = 64
 

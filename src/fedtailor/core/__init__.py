@@ -1,0 +1,1 @@
+"""What everything stands on: the nouns, their serialisation, randomness, processes."""
