@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.deal import count_classes, deal, largest_remainder, rows_by_class
-from fedtailor.data.fit import fit_counts
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
+from fedtailor.data.partition_fit import fit_counts
+from fedtailor.data.proportions import count_classes, deal, largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
 
 seeds = st.integers(0, 2**32)

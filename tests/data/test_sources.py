@@ -13,10 +13,10 @@ from PIL import Image
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
-from fedtailor.data.idx import read_idx
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, check, load_source, source_names
 from fedtailor.data.sources import fashion_mnist
+from fedtailor.data.sources._idx import read_idx
 
 NAMES = ["cifar10", "cifar100", "cinic10", "digits", "fashion-mnist"]
 

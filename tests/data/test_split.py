@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.deal import count_classes
 from fedtailor.data.options import DataOptions
+from fedtailor.data.proportions import count_classes
 from fedtailor.data.source import Ints
 from fedtailor.data.split import split
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.deal import deal, rows_by_class
-from fedtailor.data.fit import fit_counts
 from fedtailor.data.options import DataOptions
-from fedtailor.data.shards import shards
+from fedtailor.data.partition_fit import fit_counts
+from fedtailor.data.partition_shards import shards
+from fedtailor.data.proportions import deal, rows_by_class
 from fedtailor.data.source import Ints
 
 _ATTEMPTS = 1000

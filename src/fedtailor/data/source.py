@@ -40,9 +40,9 @@ def source_names() -> list[str]:
 def load_source(options: DataOptions) -> Source:
     """Read the data set the options name, checked."""
     if options.path is not None:
-        from fedtailor.data import own  # here, because it imports this file
+        from fedtailor.data.sources import _own  # here, because it imports this file
 
-        source = own.load(options)
+        source = _own.load(options)
     else:
         source = _load_named(options)
     source = replace(

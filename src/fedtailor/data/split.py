@@ -4,8 +4,8 @@ import numpy as np
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import numpy_rng_for
-from fedtailor.data.deal import count_classes, deal, largest_remainder, rows_by_class
 from fedtailor.data.options import DataOptions
+from fedtailor.data.proportions import count_classes, deal, largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
 
 Parts = tuple[Ints, Ints, Ints]

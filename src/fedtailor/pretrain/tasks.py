@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Examples
-from fedtailor.data.deal import largest_remainder, rows_by_class
+from fedtailor.data.proportions import largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
 
 FLOOR = -80.0  # of log-odds: their exponential is still a float

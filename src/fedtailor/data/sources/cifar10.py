@@ -1,9 +1,9 @@
 """CIFAR-10, from its official python files."""
 
-from fedtailor.data.cifar import Cifar, load_cifar
-from fedtailor.data.files import Archive
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source
+from fedtailor.data.sources._cifar import Cifar, load_cifar
+from fedtailor.data.sources._download import Archive
 
 ABOUT = "50,000 photos and 10,000 to test, 32x32 colour, 10 classes (Krizhevsky, 2009)"
 

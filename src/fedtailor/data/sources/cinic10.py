@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.files import Archive, data_root, fetch
 from fedtailor.data.options import DataOptions
-from fedtailor.data.pictures import read_pictures
 from fedtailor.data.source import Images, Ints, Source
+from fedtailor.data.sources._download import Archive, data_root, fetch
+from fedtailor.data.sources._pictures import read_pictures
 
 ABOUT = "180,000 photos and 90,000 to test, 32x32 colour, 10 classes (Darlow et al., 2018)"
 

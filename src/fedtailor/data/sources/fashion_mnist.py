@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.files import data_root
-from fedtailor.data.idx import read_idx
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Ints, Source
+from fedtailor.data.sources._download import data_root
+from fedtailor.data.sources._idx import read_idx
 
 ABOUT = "60,000 articles and 10,000 to test, 28x28 gray, 10 classes (Xiao et al., 2017)"
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.deal import deal
+from fedtailor.data.proportions import deal
 from fedtailor.data.source import Ints
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
-from fedtailor.data.pictures import read_pictures
 from fedtailor.data.source import Source
+from fedtailor.data.sources._pictures import read_pictures
 
 
 def load_folder(folder: Path, options: DataOptions) -> Source:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.files import Archive, check_md5, data_root, fetch
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Ints, Source
+from fedtailor.data.sources._download import Archive, check_md5, data_root, fetch
 
 _ALLOWED = {"_reconstruct", "ndarray", "dtype"}  # what numpy arrays of that age are made of
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
-from fedtailor.data.folder import load_folder
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Source
+from fedtailor.data.sources._folder import load_folder
 
 _KEYS = {"x", "y", "client"}
 
