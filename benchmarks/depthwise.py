@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from fedtailor.depthwise import depthwise
+from fedtailor.networks.depthwise import depthwise
 
 # (kernel, stride, dilation) and (pixels, channels)
 MOBILE = [(kernel, stride, 1) for kernel in (3, 5, 7) for stride in (1, 2)]

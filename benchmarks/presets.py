@@ -14,9 +14,9 @@ from benchmarks.subnet_step import LR, TASK, seconds
 from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Setting
-from fedtailor.initial import initial_supernet
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.store import Store
 from fedtailor.optimise import SupernetOptimizer
-from fedtailor.supernet import Store
 
 NAMES = ("mobilenetv3", "mobilenetv3_plato", "darts", "nasvit")
 REPEATS, WARM, NEW = 20, 10, 20

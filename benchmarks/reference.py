@@ -14,8 +14,8 @@ from fedtailor.config import make_config
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment import clients_of, setting_of
-from fedtailor.initial import initial_weights
 from fedtailor.loop import draw_cohort
+from fedtailor.networks.initial import initial_weights
 
 CLIENTS, IMAGES = 20, 100
 

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from benchmarks.twins.ours import twin_of
 from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace, Setting, Task
-from fedtailor.initial import initial_supernet
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.store import Store
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.spaces.nasvit import NASViT
-from fedtailor.supernet import Store
 
 TASK = Task((3, 32, 32), 10)
 RANDOM = 5

@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from fedtailor import cost
 from fedtailor.core.types import Setting, Task
-from fedtailor.initial import initial_supernet
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.store import Store
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
-from fedtailor.supernet import Store
 
 TASK = Task((3, 32, 32), 10)
 WHICH = ("smallest", "middle", "largest")

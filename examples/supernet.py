@@ -19,14 +19,15 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from fedtailor import cost, genes, learn, schemes
+from fedtailor import genes, learn, schemes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Client, ClientInfo, Setting
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.initial import initial_supernet, initial_weights
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_supernet, initial_weights
+from fedtailor.networks.store import Store
 from fedtailor.population import population_accuracies
-from fedtailor.supernet import Store
 
 RANDOM, CALIBRATION = 30, 2048
 

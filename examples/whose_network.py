@@ -21,8 +21,8 @@ from fedtailor.core import codec
 from fedtailor.core.types import Arch, Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment import setting_of
+from fedtailor.networks.store import cut, shapes
 from fedtailor.search import policy
-from fedtailor.supernet import cut, shapes
 
 Accuracy = Callable[[Arch, int], float]  # of an architecture on a client's test images
 

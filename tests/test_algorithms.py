@@ -11,7 +11,7 @@ from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.algorithms.fedbabu import FedBABU
 from fedtailor.algorithms.fedrep import Body, FedRep
 from fedtailor.core.types import Client, ClientInfo, Message, Result, Server, Tensors
-from fedtailor.initial import initial_weights
+from fedtailor.networks.initial import initial_weights
 
 
 def weights_and_server(client: Client) -> tuple[Tensors, Server]:

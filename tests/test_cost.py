@@ -6,11 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedtailor import cost, learn
+from fedtailor import learn
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Budget, SearchSpace, Setting, Task
-from fedtailor.initial import initial_weights
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
 

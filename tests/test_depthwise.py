@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from fedtailor.depthwise import (
+from fedtailor.networks.depthwise import (
     CACHED,
     DepthwiseConv2d,
     depthwise,

@@ -22,8 +22,8 @@ from fedtailor.engines.base import Done, Failure, Ticket
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
 from fedtailor.experiment import clients_of, run, setting_of
-from fedtailor.initial import initial_weights
 from fedtailor.loop import ClientFailedError
+from fedtailor.networks.initial import initial_weights
 from fedtailor.summary import digest, summarise
 
 Tiny = Callable[..., dict[str, Any]]

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor import cost, genes, learn
+from fedtailor import genes, learn
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, SearchSpace, Setting, Task
-from fedtailor.initial import initial_weights
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_weights
 
 EVERY = registry.names("space")
 CIFAR = Task((3, 32, 32), 10)
@@ -85,7 +86,7 @@ def test_options_make_a_difference(name: str):
 
 
 def _pieces(space: SearchSpace, arch: Arch) -> object:
-    from fedtailor.chain import pieces_of
+    from fedtailor.networks.pieces import pieces_of
 
     return pieces_of(space, arch, CIFAR)
 
@@ -106,7 +107,7 @@ def test_costs_are_counted(name: str):
 @pytest.mark.parametrize("name", EVERY)
 def test_multiply_adds_are_those_of_torchs_counter(name: str):
     """Forward and backward; its rule for grouped convolutions' backward pass is replaced."""
-    from fedtailor.flops import _convolution_backward_flops
+    from fedtailor.networks.flops import _convolution_backward_flops
 
     def backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
         shapes = [torch.empty(s, device="meta") for s in (gradient, images, weight)]

@@ -12,10 +12,10 @@ from fedtailor.config import config_table, make_config, read_config, write_confi
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Setting, Task
 from fedtailor.experiment import run
-from fedtailor.initial import initial_supernet, initial_weights
+from fedtailor.networks.initial import initial_supernet, initial_weights
+from fedtailor.networks.store import shapes, view
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
 from fedtailor.summary import digest
-from fedtailor.supernet import shapes, view
 
 Tiny = Callable[..., dict[str, Any]]
 SPACE = MobileNetV3Plato(width=0.25, resolution=8)

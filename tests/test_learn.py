@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedtailor import learn
 from fedtailor.core.types import Client, Setting, Tensors
 from fedtailor.data.batches import batch, epoch
-from fedtailor.initial import initial_weights
+from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.resnet18 import ResNet18
 
 PLAIN = learn.Recipe(epochs=2, batch=16, lr=0.1, momentum=0.0)
@@ -211,7 +211,7 @@ def test_recalibration_is_the_mean_over_the_data_and_changes_only_statistics(cli
 
 def test_the_meter_counts_what_was_trained(client: Client):
     trained(client, PLAIN)
-    from fedtailor import cost
+    from fedtailor.networks import cost
 
     setting = client.setting
     per_image = cost.training_macs(setting.space, (), setting.task)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedtailor import cost
 from fedtailor.core.types import ClientInfo, Task
 from fedtailor.experiment import run
 from fedtailor.loop import draw_cohort
+from fedtailor.networks import cost
 
 Tiny = Callable[..., dict[str, Any]]
 CLIENTS = tuple(ClientInfo(i, 10) for i in range(40))

@@ -22,8 +22,8 @@ from fedtailor.core.types import (
     Setting,
     Tensors,
 )
-from fedtailor.initial import initial_supernet
-from fedtailor.supernet import cut, full_shapes, shapes
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.store import cut, full_shapes, shapes
 from tests.search.made_up import TASK, Coin, Dense, cpu, generator, windowed
 
 INFOS = tuple(ClientInfo(number, 10 * (number + 1)) for number in range(4))

@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import cost, genes, learn
+from fedtailor import genes, learn
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
 from fedtailor.core.types import Arch, Budget, ClientInfo, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
+from fedtailor.networks import cost
+from fedtailor.networks.store import cut, shapes
 from fedtailor.search import policy
-from fedtailor.supernet import cut, shapes
 from tests.search.made_up import TASK, Dense, chance, cpu, every_draw, generator, windowed
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fedtailor import cost
 from fedtailor.algorithms.perfedrlnas import SHARED, Searching
 from fedtailor.config import make_config, write_config
 from fedtailor.core import codec
 from fedtailor.experiment import resume, run
+from fedtailor.networks import cost
+from fedtailor.networks.store import full_shapes
 from fedtailor.runfolder import Run
 from fedtailor.summary import digest
-from fedtailor.supernet import full_shapes
 from tests.search.made_up import TASK
 
 SEARCH: dict[str, Any] = {

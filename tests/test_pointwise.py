@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.chain import allocate, blueprint
 from fedtailor.core.types import Arch, Choice, SearchSpace, Task
-from fedtailor.supernet import Store
+from fedtailor.networks.pieces import allocate, blueprint
+from fedtailor.networks.store import Store
 
 TASK = Task((3, 12, 12), 5)
 OWN = """

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedtailor import genes, learn, population
-from fedtailor.chain import pieces_of
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task
 from fedtailor.data.batches import batch, chunks
-from fedtailor.initial import initial_supernet
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.pieces import pieces_of
+from fedtailor.networks.store import Store
 from fedtailor.population import population_accuracies, population_logits
-from fedtailor.supernet import Store
 
 TASK = Task((3, 16, 16), 4)
 NAMES = [n for n in registry.names("space") if registry.find("space", n)().choices]

@@ -17,17 +17,17 @@ import pytest
 import torch
 
 from fedtailor import genes, learn
-from fedtailor.chain import pieces_of
 from fedtailor.core import processes, registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Work, Worker
 from fedtailor.core.types import Arch, Examples, Json, Setting, Task, Tensors
 from fedtailor.data.batches import batch
-from fedtailor.initial import initial_supernet
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.pieces import pieces_of
+from fedtailor.networks.store import Store
 from fedtailor.pretrain import table as tables
 from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, draw_tasks
-from fedtailor.supernet import Store
 from tests.tiny_space import Tiny
 
 SPACE = Tiny()

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fedtailor.chain import ChainSpace, Piece
 from fedtailor.core.types import Arch, Choice, Task
+from fedtailor.networks.pieces import ChainSpace, Piece
 
 WIDTHS, KERNELS = (4, 6, 8), (1, 3)
 

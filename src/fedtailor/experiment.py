@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from fedtailor import cost
 from fedtailor.algorithm import state_types
 from fedtailor.config import Config, Device, budgets_of, flatten, make_config, override, read_config
 from fedtailor.core import codec
@@ -17,8 +16,9 @@ from fedtailor.data.options import DataOptions
 from fedtailor.engines.base import Engine
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.engines.site import Site
-from fedtailor.initial import initial_weights
 from fedtailor.loop import Loop, Progress, federate
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_weights
 from fedtailor.newrun import check_partition, create_run, default_path
 from fedtailor.runfolder import Run
 

@@ -12,12 +12,12 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import cost
-from fedtailor.chain import allocate, blueprint
 from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
 from fedtailor.data.batches import batch, chunks, epoch, even_chunks
+from fedtailor.networks import cost
+from fedtailor.networks.pieces import allocate, blueprint
+from fedtailor.networks.store import Store
 from fedtailor.optimise import SupernetOptimizer
-from fedtailor.supernet import Store
 
 EVALUATION_BATCH = 256
 

@@ -10,13 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedtailor import cost
 from fedtailor.algorithm import Algorithm, state_types
 from fedtailor.config import Config
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import ClientInfo, Log, Message, Result, Server, Setting
 from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
+from fedtailor.networks import cost
 from fedtailor.newrun import START
 from fedtailor.runfolder import Page, Run
 from fedtailor.summary import worst_tenth

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.types import Tensors
-from fedtailor.supernet import Shape, view
+from fedtailor.networks.store import Shape, view
 
 Rule: TypeAlias = Literal["count", "count_samples", "frequency", "fedavg"]
 

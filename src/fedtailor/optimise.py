@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.core.types import Tensors
-from fedtailor.supernet import Shape, Store, view
+from fedtailor.networks.store import Shape, Store, view
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedtailor.chain import Piece, pieces_of
 from fedtailor.core.types import Arch, Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.learn import EVALUATION_BATCH
-from fedtailor.supernet import Store
+from fedtailor.networks.pieces import Piece, pieces_of
+from fedtailor.networks.store import Store
 
 
 def population_logits(

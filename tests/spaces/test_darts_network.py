@@ -3,9 +3,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedtailor import cost
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Task
+from fedtailor.networks import cost
 from fedtailor.spaces._darts import Cell, Place
 from fedtailor.spaces._darts_operations import Style, dropped
 from fedtailor.spaces.darts_network import PUBLISHED, DARTSNetwork

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import cost, learn
+from fedtailor import learn
 from fedtailor.core import registry
 from fedtailor.core.types import Setting, Task
-from fedtailor.initial import initial_weights
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.levit import LeViT, _Attention
 
 CIFAR = Task((3, 32, 32), 10)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import cost, genes
+from fedtailor import genes
 from fedtailor.core.types import Task
+from fedtailor.networks import cost
+from fedtailor.networks.store import full_shapes
 from fedtailor.spaces._mobile import TransformedDepthwise
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
-from fedtailor.supernet import full_shapes
 
 CIFAR = Task((3, 32, 32), 10)
 

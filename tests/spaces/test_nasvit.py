@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import cost, genes
+from fedtailor import genes
 from fedtailor.core.types import Arch, Task
+from fedtailor.networks import cost
+from fedtailor.networks.store import Shapes, full_shapes, shapes
 from fedtailor.spaces._nasvit import Attention, Position, Transformer
 from fedtailor.spaces.nasvit import STAGES, NASViT
-from fedtailor.supernet import Shapes, full_shapes, shapes
 
 PAPER, CPU, DEFAULT = NASViT(**NASViT.presets["paper"]), NASViT(**NASViT.presets["cpu"]), NASViT()
 CIFAR = Task((3, 32, 32), 10)

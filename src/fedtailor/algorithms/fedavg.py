@@ -27,7 +27,7 @@ from fedtailor.core.types import (
     Server,
     Tensors,
 )
-from fedtailor.initial import initial_weights
+from fedtailor.networks.initial import initial_weights
 
 
 @dataclass(frozen=True)

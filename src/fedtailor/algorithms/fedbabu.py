@@ -18,7 +18,7 @@ from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.algorithms.fedrep import Body
 from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
-from fedtailor.initial import initial_weights
+from fedtailor.networks.initial import initial_weights
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.chain import allocate, blueprint
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Augment, Examples
 from fedtailor.data.batches import batch, chunks, epoch
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source
+from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.search._resnet import SMALL_FEATURES, Small
 from fedtailor.search.encoder import CIFAR100, COUNTER
 from fedtailor.search.score import initialise

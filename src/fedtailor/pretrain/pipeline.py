@@ -25,7 +25,8 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.processes import one_thread
 from fedtailor.core.rng import numpy_rng_for, rng_for
 from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
-from fedtailor.initial import initial_supernet, read_weights
+from fedtailor.networks.initial import initial_supernet, read_weights
+from fedtailor.networks.store import Store, full_shapes
 from fedtailor.pretrain import predictor as predicting
 from fedtailor.pretrain.predictor import Lessons
 from fedtailor.pretrain.quality import generation_quality
@@ -41,7 +42,6 @@ from fedtailor.search.generator import Generator, rounded
 from fedtailor.search.predictor import Predictor
 from fedtailor.search.score import ScoreNetwork, initialise
 from fedtailor.search.tokens import encode, encoding
-from fedtailor.supernet import Store, full_shapes
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
 

@@ -33,10 +33,10 @@ from fedtailor.core.processes import describe, reproducible, space_of
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Arch, Augment, Examples, Json, SearchSpace, Setting, Task, Tensors
 from fedtailor.data.batches import batch
-from fedtailor.initial import initial_supernet
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.store import Store
 from fedtailor.optimise import SupernetOptimizer
 from fedtailor.pretrain.team import Follower, Leader, lead
-from fedtailor.supernet import Store
 
 Progress = Callable[[int, int], None]  # steps done, and of all
 

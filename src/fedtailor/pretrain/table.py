@@ -23,16 +23,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedtailor.chain import Piece, pieces_of
 from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Worker, describe, reproducible, space_of, team
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task, Tensors
 from fedtailor.genes import sample_many
+from fedtailor.networks.pieces import Piece, pieces_of
+from fedtailor.networks.store import Store
 from fedtailor.population import walk
 from fedtailor.pretrain.tasks import Marking, SubTask, marking
-from fedtailor.supernet import Store
 
 SIBLINGS = 4  # architectures of a family
 CHUNK = 50  # architectures: half a minute of work that a kill can lose

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.chain import allocate, blueprint
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import seed_for
 from fedtailor.core.types import Examples, Tensors
+from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.search._resnet import SMALL_FEATURES, STAGES, ResNet18, Small, published
 
 PIXELS = 32  # height and width of what encoders see

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.chain import Piece
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Task
+from fedtailor.networks.pieces import Piece
 from fedtailor.spaces._darts_operations import (
     FactorizedReduce,
     Maps,

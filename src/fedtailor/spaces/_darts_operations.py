@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedtailor.depthwise import DepthwiseConv2d
-from fedtailor.pointwise import PointwiseConv2d
+from fedtailor.networks.depthwise import DepthwiseConv2d
+from fedtailor.networks.pointwise import PointwiseConv2d
 
 
 @dataclass(frozen=True)

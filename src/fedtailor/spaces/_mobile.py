@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.depthwise import DepthwiseConv2d, depthwise
-from fedtailor.pointwise import PointwiseConv2d
+from fedtailor.networks.depthwise import DepthwiseConv2d, depthwise
+from fedtailor.networks.pointwise import PointwiseConv2d
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": lambda: nn.ReLU(inplace=True),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.depthwise import DepthwiseConv2d
+from fedtailor.networks.depthwise import DepthwiseConv2d
 
 KEY, VALUE = 8, 32  # dimensions of a head's queries and keys, and of its values
 FIRST_SCALE = 1e-4

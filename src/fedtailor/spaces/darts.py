@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
-from fedtailor.chain import ChainSpace, Piece
 from fedtailor.core.types import Arch, Choice, Task, Token
+from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import (
     EDGES,

@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Interval
 
-from fedtailor.chain import ChainSpace, Piece
 from fedtailor.core.errors import UserError
 from fedtailor.core.registry import nearest
 from fedtailor.core.types import Arch, Task
+from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import EDGES, EIGHT, KINDS, NODES, Cells, Edges, Operations
 

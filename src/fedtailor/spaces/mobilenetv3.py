@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Interval
 
-from fedtailor.chain import ChainSpace, Piece
 from fedtailor.core.types import Arch, Choice, Task, Token
+from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
 
 # channels, stride, activation, squeeze and excite

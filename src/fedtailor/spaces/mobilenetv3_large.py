@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.types import Arch, SearchSpace, Task
-from fedtailor.depthwise import DepthwiseConv2d
+from fedtailor.networks.depthwise import DepthwiseConv2d
 from fedtailor.spaces._mobile import SqueezeExcite
 
 # kernel, expanded channels, channels, squeeze and excite, hard swish (else ReLU), stride

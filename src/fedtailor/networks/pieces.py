@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Arch, SearchSpace, Task
-from fedtailor.pointwise import stride_by_slicing
+from fedtailor.networks.pointwise import stride_by_slicing
 
 M = TypeVar("M", bound=nn.Module)
 FILLS = {Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_}

@@ -9,11 +9,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fedtailor.chain import blueprint, pieces_of
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Arch, Setting, Tensors
-from fedtailor.supernet import full_shapes, view
+from fedtailor.networks.pieces import blueprint, pieces_of
+from fedtailor.networks.store import full_shapes, view
 
 Draw = Callable[[torch.Generator], Tensor]
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtailor.chain import Piece, blueprint, pieces_of
 from fedtailor.core.types import Arch, Budget, SearchSpace, Task
-from fedtailor.flops import FlopCounter
-from fedtailor.supernet import piece_shapes, shapes
+from fedtailor.networks.flops import FlopCounter
+from fedtailor.networks.pieces import Piece, blueprint, pieces_of
+from fedtailor.networks.store import piece_shapes, shapes
 
 State = tuple[tuple[int, ...], ...]  # the shapes of what flows from piece to piece
 FLOAT = 4  # bytes

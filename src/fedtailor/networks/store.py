@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from fedtailor.chain import Chain, Piece, allocate, blueprint, pieces_of
 from fedtailor.core.types import Arch, SearchSpace, Task, Tensors
+from fedtailor.networks.pieces import Chain, Piece, allocate, blueprint, pieces_of
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]

@@ -1,0 +1,1 @@
+"""What a network is: pieces, the store of weights, initialisation, cost."""
