@@ -14,10 +14,10 @@ import torch
 
 from fedtailor import genes
 from fedtailor.core.types import Setting, Task
-from fedtailor.merge import Part, merge
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, shapes
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
+from fedtailor.training.merge import Part, merge
 
 TASK = Task((3, 32, 32), 10)
 CLIENTS = 5

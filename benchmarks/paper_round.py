@@ -25,8 +25,8 @@ from fedtailor.data.federation import Federation
 from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.loop import draw_cohort
-from fedtailor.merge import merge, weighed
 from fedtailor.search import policy
+from fedtailor.training.merge import merge, weighed
 
 T = TypeVar("T")
 CLIENTS, COHORT, EPOCHS, BATCH, ROUNDS = 100, 5, 5, 32, 1500

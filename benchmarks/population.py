@@ -18,8 +18,8 @@ from fedtailor.core.types import Arch, Examples, Setting, Task
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
-from fedtailor.population import population_logits
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
+from fedtailor.training.population import population_logits
 
 TASK = Task((3, 32, 32), 10)
 COUNT, IMAGES = 135, 100

@@ -16,7 +16,7 @@ from fedtailor.core import registry
 from fedtailor.core.types import Arch, Setting
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
-from fedtailor.optimise import SupernetOptimizer
+from fedtailor.training.optimise import SupernetOptimizer
 
 NAMES = ("mobilenetv3", "mobilenetv3_plato", "darts", "nasvit")
 REPEATS, WARM, NEW = 20, 10, 20

@@ -21,10 +21,10 @@ from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace, Setting, Task
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
-from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.spaces.nasvit import NASViT
+from fedtailor.training.optimise import SupernetOptimizer
 
 TASK = Task((3, 32, 32), 10)
 RANDOM = 5

@@ -21,8 +21,8 @@ from fedtailor.core.types import Setting, Task
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
-from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
+from fedtailor.training.optimise import SupernetOptimizer
 
 TASK = Task((3, 32, 32), 10)
 WHICH = ("smallest", "middle", "largest")

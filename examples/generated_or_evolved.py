@@ -36,7 +36,6 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.generation import encoder_of
 from fedtailor.networks.store import Store
-from fedtailor.population import population_accuracies
 from fedtailor.pretrain.settings import recipe_for
 from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.report.looks import COLOURS
@@ -46,6 +45,7 @@ from fedtailor.search.encoder import features
 from fedtailor.search.evolution import Population, offspring, survivors
 from fedtailor.search.generator import DiffusionProposer, Generator, Sampling, load, shipped
 from fedtailor.search.propose import EvolutionProposer, Proposer, RandomProposer, choose
+from fedtailor.training.population import population_accuracies
 
 SIZE, CANDIDATES, GENERATIONS, CALIBRATION = 135, 500, 4, 256
 KINDS = ("generated", "by data", "by scores", "another", "no data", "unguided", "bred", "random")

@@ -19,7 +19,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from fedtailor import genes, learn, schemes
+from fedtailor import genes, schemes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Client, ClientInfo, Setting
 from fedtailor.data.federation import load_federation
@@ -27,7 +27,8 @@ from fedtailor.data.options import DataOptions
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import Store
-from fedtailor.population import population_accuracies
+from fedtailor.training import learn
+from fedtailor.training.population import population_accuracies
 
 RANDOM, CALIBRATION = 30, 2048
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedtailor import learn
 from fedtailor.algorithms.ditto import Ditto, Personal
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.algorithms.fedbabu import FedBABU
 from fedtailor.algorithms.fedrep import Body, FedRep
 from fedtailor.core.types import Client, ClientInfo, Message, Result, Server, Tensors
 from fedtailor.networks.initial import initial_weights
+from fedtailor.training import learn
 
 
 def weights_and_server(client: Client) -> tuple[Tensors, Server]:

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedtailor import learn
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Budget, SearchSpace, Setting, Task
@@ -14,6 +13,7 @@ from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
+from fedtailor.training import learn
 
 CIFAR = Task((3, 32, 32), 10)
 DIGITS = Task((1, 8, 8), 10)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import learn
 from fedtailor.algorithm import check_sends, state_types
 from fedtailor.config import make_config
 from fedtailor.core import codec, registry
@@ -17,6 +16,7 @@ from fedtailor.engines.base import NEVER, Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.experiment import clients_of, resume, run, setting_of
 from fedtailor.summary import digest, summarise
+from fedtailor.training import learn
 
 EVERY = registry.names("algorithm")
 Tiny = Callable[..., dict[str, Any]]

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor import genes, learn
+from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, SearchSpace, Setting, Task
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
+from fedtailor.training import learn
 
 EVERY = registry.names("space")
 CIFAR = Task((3, 32, 32), 10)

@@ -9,11 +9,11 @@ from sklearn import metrics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import learn
 from fedtailor.core.types import Client, Setting, Tensors
 from fedtailor.data.batches import batch, epoch
 from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.resnet18 import ResNet18
+from fedtailor.training import learn
 
 PLAIN = learn.Recipe(epochs=2, batch=16, lr=0.1, momentum=0.0)
 

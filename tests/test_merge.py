@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtailor.core.types import Tensors
-from fedtailor.merge import Part, merge
+from fedtailor.training.merge import Part, merge
 
 
 def drawn(seed: int, names: list[str]) -> Tensors:

@@ -17,7 +17,6 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.rng import numpy_rng_for, rng_for
 from fedtailor.core.types import Arch, Examples, Task
 from fedtailor.networks.store import Store
-from fedtailor.population import walk
 from fedtailor.pretrain import pipeline
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
@@ -25,6 +24,7 @@ from fedtailor.pretrain.supernet import State
 from fedtailor.pretrain.tasks import divided, draw_tasks, hold_out
 from fedtailor.search.encoder import features
 from fedtailor.search.generator import Generator, load, save
+from fedtailor.training.population import walk
 from tests.tiny_generator import TASK, TINY, encoder, examples
 from tests.tiny_space import Tiny
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedtailor import genes, learn, population
+from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task
 from fedtailor.data.batches import batch, chunks
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.pieces import pieces_of
 from fedtailor.networks.store import Store
-from fedtailor.population import population_accuracies, population_logits
+from fedtailor.training import learn, population
+from fedtailor.training.population import population_accuracies, population_logits
 
 TASK = Task((3, 16, 16), 4)
 NAMES = [n for n in registry.names("space") if registry.find("space", n)().choices]

@@ -21,10 +21,10 @@ from fedtailor.data.batches import batch
 from fedtailor.genes import option_counts
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, usage, view
-from fedtailor.population import population_accuracies
 from fedtailor.pretrain import supernet
 from fedtailor.pretrain.supernet import PAPER, SupernetTraining, step_archs, train_supernet
 from fedtailor.spaces.darts import DARTS
+from fedtailor.training.population import population_accuracies
 from tests.tiny_space import Tiny
 
 SPACE = Tiny()

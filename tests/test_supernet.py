@@ -8,15 +8,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
-from fedtailor import genes, learn
+from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Examples, SearchSpace, Setting, Task, Tensors
-from fedtailor.merge import Part, merge
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, coverage, full_shapes, shapes, usage, view
-from fedtailor.optimise import SupernetOptimizer
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
+from fedtailor.training import learn
+from fedtailor.training.merge import Part, merge
+from fedtailor.training.optimise import SupernetOptimizer
 
 TASK = Task((3, 32, 32), 5)
 SEARCHED = [n for n in registry.names("space") if registry.find("space", n)().choices]

@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from fedtailor import learn
 from fedtailor.core.types import (
     Client,
     ClientInfo,
@@ -27,7 +26,8 @@ from fedtailor.core.types import (
     Server,
     Tensors,
 )
-from fedtailor.merge import merge, weighed
+from fedtailor.training import learn
+from fedtailor.training.merge import merge, weighed
 
 S = TypeVar("S")
 C = TypeVar("C")

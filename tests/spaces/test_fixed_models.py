@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import learn
 from fedtailor.core import registry
 from fedtailor.core.types import Setting, Task
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.levit import LeViT, _Attention
+from fedtailor.training import learn
 
 CIFAR = Task((3, 32, 32), 10)
 

@@ -14,7 +14,6 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import nn
 
-from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.core.types import (
     Client,
@@ -28,6 +27,7 @@ from fedtailor.core.types import (
     Tensors,
 )
 from fedtailor.networks.initial import initial_weights
+from fedtailor.training import learn
 
 
 @dataclass(frozen=True)

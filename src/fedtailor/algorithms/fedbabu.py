@@ -14,11 +14,11 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import nn
 
-from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
 from fedtailor.algorithms.fedrep import Body
 from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 from fedtailor.networks.initial import initial_weights
+from fedtailor.training import learn
 
 
 @dataclass(frozen=True)

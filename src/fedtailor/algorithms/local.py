@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent
 from fedtailor.core.types import (
     Client,
@@ -26,6 +25,7 @@ from fedtailor.core.types import (
     Tensors,
 )
 from fedtailor.networks.initial import initial_weights
+from fedtailor.training import learn
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from fedtailor import learn
 from fedtailor.algorithm import Algorithm, Sent
 from fedtailor.core.types import (
     Arch,
@@ -45,7 +44,6 @@ from fedtailor.core.types import (
     Setting,
     Tensors,
 )
-from fedtailor.merge import Part, Rule, merge, weighed
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, shapes
@@ -53,6 +51,8 @@ from fedtailor.search import policy as policies
 from fedtailor.search.describe import described
 from fedtailor.search.policy import Policies
 from fedtailor.search.reward import Past, Played, Rules, remember
+from fedtailor.training import learn
+from fedtailor.training.merge import Part, Rule, merge, weighed
 
 SHARED = -1  # the number of the policy that all clients share
 

@@ -12,7 +12,6 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedtailor import learn
 from fedtailor.algorithm import Algorithm, check_sends, state_types
 from fedtailor.core import codec
 from fedtailor.core.rng import seed_for
@@ -30,6 +29,7 @@ from fedtailor.core.types import (
 from fedtailor.data.federation import Federation
 from fedtailor.engines.base import NEVER, Done, Ticket
 from fedtailor.networks import cost
+from fedtailor.training import learn
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from fedtailor.core.types import Arch, Augment, Examples, Json, SearchSpace, Set
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
-from fedtailor.optimise import SupernetOptimizer
 from fedtailor.pretrain.team import Follower, Leader, lead
+from fedtailor.training.optimise import SupernetOptimizer
 
 Progress = Callable[[int, int], None]  # steps done, and of all
 

@@ -31,8 +31,8 @@ from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task, Tensor
 from fedtailor.genes import sample_many
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
-from fedtailor.population import walk
 from fedtailor.pretrain.tasks import Marking, SubTask, marking
+from fedtailor.training.population import walk
 
 SIBLINGS = 4  # architectures of a family
 CHUNK = 50  # architectures: half a minute of work that a kill can lose

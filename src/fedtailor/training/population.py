@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fedtailor.core.types import Arch, Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
-from fedtailor.learn import EVALUATION_BATCH
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
+from fedtailor.training.learn import EVALUATION_BATCH
 
 
 def population_logits(

@@ -17,7 +17,7 @@ from fedtailor.data.batches import batch, chunks, epoch, even_chunks
 from fedtailor.networks import cost
 from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.networks.store import Store
-from fedtailor.optimise import SupernetOptimizer
+from fedtailor.training.optimise import SupernetOptimizer
 
 EVALUATION_BATCH = 256
 
