@@ -18,15 +18,15 @@ from fedtailor.config import make_space
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.search import predictor as predictors
-from fedtailor.search import score as scores
-from fedtailor.search.encoder import features, load_encoder
-from fedtailor.search.generator import Generator, Sampling, shipped
-from fedtailor.search.guidance import guided
-from fedtailor.search.predictor import Predictor
-from fedtailor.search.score import ScoreNetwork, initialise
-from fedtailor.search.sde import VE, predictor_corrector
-from fedtailor.search.tokens import encoding, project, raw_valid
+from fedtailor.search.diffusion import predictor as predictors
+from fedtailor.search.diffusion import score_network as scores
+from fedtailor.search.diffusion.encoder import features, load_encoder
+from fedtailor.search.diffusion.generator import Generator, Sampling, shipped
+from fedtailor.search.diffusion.guidance import guided
+from fedtailor.search.diffusion.predictor import Predictor
+from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.sde import VE, predictor_corrector
+from fedtailor.search.diffusion.tokens import encoding, project, raw_valid
 
 SPACES = ("mobilenetv3", "darts", "nasvit")
 PAPER_STEPS, TRIED = 1000, 2

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from fedtailor import genes
 from fedtailor.core.types import Setting, Task
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, shapes
+from fedtailor.search import genes
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.training.merge import Part, merge
 

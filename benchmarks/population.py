@@ -13,11 +13,11 @@ import time
 import torch
 
 from benchmarks.twins.ours import twin_of
-from fedtailor import genes
 from fedtailor.core.types import Arch, Examples, Setting, Task
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
+from fedtailor.search import genes
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.training.population import population_logits
 

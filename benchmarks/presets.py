@@ -11,11 +11,11 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.subnet_step import LR, TASK, seconds
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Setting
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
+from fedtailor.search import genes
 from fedtailor.training.optimise import SupernetOptimizer
 
 NAMES = ("mobilenetv3", "mobilenetv3_plato", "darts", "nasvit")

@@ -17,10 +17,10 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace, Setting, Task
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
+from fedtailor.search import genes
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.spaces.nasvit import NASViT

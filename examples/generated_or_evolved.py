@@ -27,7 +27,6 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy import stats
 
-from fedtailor import genes
 from fedtailor.config import make_space
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
@@ -40,10 +39,16 @@ from fedtailor.pretrain.settings import recipe_for
 from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.report.looks import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
-from fedtailor.search import surrogate
-from fedtailor.search.encoder import features
+from fedtailor.search import genes, surrogate
+from fedtailor.search.diffusion.encoder import features
+from fedtailor.search.diffusion.generator import (
+    DiffusionProposer,
+    Generator,
+    Sampling,
+    load,
+    shipped,
+)
 from fedtailor.search.evolution import Population, offspring, survivors
-from fedtailor.search.generator import DiffusionProposer, Generator, Sampling, load, shipped
 from fedtailor.search.propose import EvolutionProposer, Proposer, RandomProposer, choose
 from fedtailor.training.population import population_accuracies
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from fedtailor import genes, schemes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Client, ClientInfo, Setting
 from fedtailor.data.federation import load_federation
@@ -27,6 +26,7 @@ from fedtailor.data.options import DataOptions
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import Store
+from fedtailor.search import genes, schemes
 from fedtailor.training import learn
 from fedtailor.training.population import population_accuracies
 

@@ -15,14 +15,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fedtailor import Run, genes
+from fedtailor import Run
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
 from fedtailor.core.types import Arch, Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment import setting_of
 from fedtailor.networks.store import cut, shapes
-from fedtailor.search import policy
+from fedtailor.search import genes, policy
 from fedtailor.training import learn
 
 Accuracy = Callable[[Arch, int], float]  # of an architecture on a client's test images

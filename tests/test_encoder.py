@@ -14,8 +14,14 @@ from torch.nn import functional as F
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Augment, Examples, Tensors
 from fedtailor.pretrain import encoder as pretrain
-from fedtailor.search import encoder as module
-from fedtailor.search.encoder import Encoder, cached_features, encoded, features, load_encoder
+from fedtailor.search.diffusion import encoder as module
+from fedtailor.search.diffusion.encoder import (
+    Encoder,
+    cached_features,
+    encoded,
+    features,
+    load_encoder,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:

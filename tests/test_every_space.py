@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, SearchSpace, Setting, Task
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
+from fedtailor.search import genes
 from fedtailor.training import learn
 
 EVERY = registry.names("space")

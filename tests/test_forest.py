@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.search import forest
-from fedtailor.search.forest import Forest
+from fedtailor.search.diffusion import forest
+from fedtailor.search.diffusion.forest import Forest
 from tests.search.made_up import generator
 
 MANY = 20_000

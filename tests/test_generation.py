@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedtailor import cli, generation, genes, terminal
+from fedtailor import cli, generation, terminal
 from fedtailor.cli import main
 from fedtailor.config import flatten, make_space, parse_override
 from fedtailor.core.errors import UserError
@@ -18,8 +18,9 @@ from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Choice
 from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
-from fedtailor.search._resnet import SMALL_FEATURES
-from fedtailor.search.generator import Sampling, load, save
+from fedtailor.search import genes
+from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES
+from fedtailor.search.diffusion.generator import Sampling, load, save
 from tests import tiny_generator
 from tests.search.made_up import Free
 

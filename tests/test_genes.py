@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from fedtailor import genes, schemes
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Arch, Choice, SearchSpace, Task
+from fedtailor.search import genes, schemes
 
 
 class Abstract(SearchSpace):

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor import genes
 from fedtailor.core.types import Choice
-from fedtailor.search import sde
-from fedtailor.search.guidance import guided
-from fedtailor.search.predictor import LIGHT, Predictor
-from fedtailor.search.score import initialise
-from fedtailor.search.sde import VE, Score
-from fedtailor.search.tokens import encode, encoding, one_hot, project
+from fedtailor.search import genes
+from fedtailor.search.diffusion import sde
+from fedtailor.search.diffusion.guidance import guided
+from fedtailor.search.diffusion.predictor import LIGHT, Predictor
+from fedtailor.search.diffusion.score_network import initialise
+from fedtailor.search.diffusion.sde import VE, Score
+from fedtailor.search.diffusion.tokens import encode, encoding, one_hot, project
 from tests.search.made_up import Free, generator
 
 EQUATION = VE()

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedtailor.pretrain.predictor import Lessons, loss_of, pooled, ranking
 from fedtailor.pretrain.training import Training
-from fedtailor.search.predictor import Predictor, standardised
-from fedtailor.search.sde import VE
+from fedtailor.search.diffusion.predictor import Predictor, standardised
+from fedtailor.search.diffusion.sde import VE
 
 TASKS, ARCHS = 40, 300
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
 from fedtailor.core.types import (
@@ -24,6 +23,7 @@ from fedtailor.core.types import (
 )
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, full_shapes, shapes
+from fedtailor.search import genes
 from tests.search.made_up import TASK, Coin, Dense, cpu, generator, windowed
 
 INFOS = tuple(ClientInfo(number, 10 * (number + 1)) for number in range(4))

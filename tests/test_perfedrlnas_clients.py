@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import genes
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
 from fedtailor.core.types import Arch, Budget, ClientInfo, Result, Server, Setting
@@ -17,7 +16,7 @@ from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.networks import cost
 from fedtailor.networks.store import cut, shapes
-from fedtailor.search import policy
+from fedtailor.search import genes, policy
 from fedtailor.training import learn
 from tests.search.made_up import TASK, Dense, chance, cpu, every_draw, generator, windowed
 

@@ -22,8 +22,8 @@ from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.supernet import State
 from fedtailor.pretrain.tasks import divided, draw_tasks, hold_out
-from fedtailor.search.encoder import features
-from fedtailor.search.generator import Generator, load, save
+from fedtailor.search.diffusion.encoder import features
+from fedtailor.search.diffusion.generator import Generator, load, save
 from fedtailor.training.population import walk
 from tests.tiny_generator import TASK, TINY, encoder, examples
 from tests.tiny_space import Tiny

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task
 from fedtailor.data.batches import batch, chunks
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.pieces import pieces_of
 from fedtailor.networks.store import Store
+from fedtailor.search import genes
 from fedtailor.training import learn, population
 from fedtailor.training.population import population_accuracies, population_logits
 

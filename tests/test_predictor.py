@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor import genes
 from fedtailor.core.types import Choice, SearchSpace
-from fedtailor.search.encoder import Features
-from fedtailor.search.predictor import (
+from fedtailor.search import genes
+from fedtailor.search.diffusion.encoder import Features
+from fedtailor.search.diffusion.predictor import (
     LIGHT,
     PAPER,
     Predictor,
@@ -21,9 +21,9 @@ from fedtailor.search.predictor import (
     kendall_within,
     standardised,
 )
-from fedtailor.search.score import initialise
-from fedtailor.search.sde import SDE, VE, VP
-from fedtailor.search.tokens import encoding, one_hot
+from fedtailor.search.diffusion.score_network import initialise
+from fedtailor.search.diffusion.sde import SDE, VE, VP
+from fedtailor.search.diffusion.tokens import encoding, one_hot
 from tests.search.made_up import Free, cpu, generator
 
 FEATURES = 12

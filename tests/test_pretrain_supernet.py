@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import schemes
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Work, Worker
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Augment, Examples, Setting, Task, Tensors
 from fedtailor.data.batches import batch
-from fedtailor.genes import option_counts
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, usage, view
 from fedtailor.pretrain import supernet
 from fedtailor.pretrain.supernet import PAPER, SupernetTraining, step_archs, train_supernet
+from fedtailor.search import schemes
+from fedtailor.search.genes import option_counts
 from fedtailor.spaces.darts import DARTS
 from fedtailor.training.population import population_accuracies
 from tests.tiny_space import Tiny

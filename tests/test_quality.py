@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.pretrain.quality import generation_quality
-from fedtailor.search.tokens import encoding, one_hot
+from fedtailor.search import genes
+from fedtailor.search.diffusion.tokens import encoding, one_hot
 from tests.search import made_up
 from tests.search.made_up import cpu, generator
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor import genes
 from fedtailor.core import codec
 from fedtailor.core.types import Arch, Choice, SearchSpace
 from fedtailor.pretrain.training import Training, train
-from fedtailor.search import sde as equations
-from fedtailor.search import tokens
-from fedtailor.search.score import (
+from fedtailor.search import genes
+from fedtailor.search.diffusion import sde as equations
+from fedtailor.search.diffusion import tokens
+from fedtailor.search.diffusion.score_network import (
     LIGHT,
     PAPER,
     ScoreNetwork,
@@ -23,7 +23,7 @@ from fedtailor.search.score import (
     denoised,
     initialise,
 )
-from fedtailor.search.sde import EPSILON, SDE, VE, VP
+from fedtailor.search.diffusion.sde import EPSILON, SDE, VE, VP
 from tests.search import made_up
 from tests.search.made_up import cpu, generator
 

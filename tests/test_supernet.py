@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Examples, SearchSpace, Setting, Task, Tensors
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, coverage, full_shapes, shapes, usage, view
+from fedtailor.search import genes
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.training import learn

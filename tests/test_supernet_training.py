@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import schemes
 from fedtailor.core.types import Arch, Client, Tensors
 from fedtailor.data.batches import batch, epoch
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, coverage, usage, view
+from fedtailor.search import schemes
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
 from fedtailor.training import learn
 from fedtailor.training.merge import Part, merge, pack_masks, unpack_masks, weighed

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor import genes
 from fedtailor.core import processes, registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Work, Worker
@@ -28,6 +27,7 @@ from fedtailor.networks.store import Store
 from fedtailor.pretrain import table as tables
 from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, draw_tasks
+from fedtailor.search import genes
 from fedtailor.training import learn
 from tests.tiny_space import Tiny
 

@@ -3,18 +3,18 @@
 import torch
 from torch import nn
 
-from fedtailor import genes
 from fedtailor.core.types import Examples, SearchSpace, Task
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.supernet import SupernetTraining
 from fedtailor.pretrain.tasks import TaskDraw
 from fedtailor.pretrain.training import Training
-from fedtailor.search.encoder import Encoder
-from fedtailor.search.generator import Generator, Sampling
-from fedtailor.search.predictor import Predictor, PredictorSettings
-from fedtailor.search.score import ScoreNetwork, ScoreSettings, initialise
-from fedtailor.search.sde import VE
-from fedtailor.search.tokens import encode, encoding
+from fedtailor.search import genes
+from fedtailor.search.diffusion.encoder import Encoder
+from fedtailor.search.diffusion.generator import Generator, Sampling
+from fedtailor.search.diffusion.predictor import Predictor, PredictorSettings
+from fedtailor.search.diffusion.score_network import ScoreNetwork, ScoreSettings, initialise
+from fedtailor.search.diffusion.sde import VE
+from fedtailor.search.diffusion.tokens import encode, encoding
 
 TASK = Task((3, 8, 8), 4)
 SCORE = ScoreSettings(layers=1, width=8, heads=2, feedforward=8, hidden=(8,))

@@ -13,7 +13,6 @@ import tomli_w
 from annotated_types import Ge, Gt, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedtailor import genes
 from fedtailor.algorithm import Algorithm
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
@@ -21,6 +20,7 @@ from fedtailor.core.rng import numpy_rng_for
 from fedtailor.core.types import Arch, Budget, SearchSpace, Task
 from fedtailor.data.options import DataOptions
 from fedtailor.networks import cost
+from fedtailor.search import genes
 
 T = TypeVar("T")
 Above: TypeAlias = Annotated[float, Gt(0)]

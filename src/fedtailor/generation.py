@@ -21,9 +21,9 @@ from fedtailor.data.source import load_source, source_names
 from fedtailor.experiment import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
-from fedtailor.search.encoder import Encoder, cached_features, load_encoder
-from fedtailor.search.generator import Generator, Sampling, load, save, shipped
-from fedtailor.search.tokens import project, raw_valid
+from fedtailor.search.diffusion.encoder import Encoder, cached_features, load_encoder
+from fedtailor.search.diffusion.generator import Generator, Sampling, load, save, shipped
+from fedtailor.search.diffusion.tokens import project, raw_valid
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtailor import genes
 from fedtailor.algorithms.perfedrlnas import Searching
 from fedtailor.config import make_config
 from fedtailor.core.types import Found, Log, Metric
@@ -17,7 +16,7 @@ from fedtailor.data.federation import load_federation
 from fedtailor.newrun import create_run
 from fedtailor.report.html import write_report
 from fedtailor.runfolder import Page, Run
-from fedtailor.search import policy
+from fedtailor.search import genes, policy
 from fedtailor.search.policy import Policies
 
 CLIENTS = 6

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Choice, SearchSpace, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
+from fedtailor.search import genes
 
 TASK = Task((1, 8, 8), 10)
 NAMES = ("mobilenetv3_plato", "mobilenetv3", "darts", "nasvit")

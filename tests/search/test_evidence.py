@@ -8,15 +8,15 @@ import torch
 from scipy.stats import kendalltau
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core.types import Arch
-from fedtailor.search import evidence
-from fedtailor.search.evidence import Informed, informed
+from fedtailor.search import genes
+from fedtailor.search.diffusion import evidence
+from fedtailor.search.diffusion.evidence import Informed, informed
+from fedtailor.search.diffusion.generator import DiffusionProposer
+from fedtailor.search.diffusion.predictor import Predictor
+from fedtailor.search.diffusion.sde import EPSILON
+from fedtailor.search.diffusion.tokens import encoding, one_hot
 from fedtailor.search.evolution import Population
-from fedtailor.search.generator import DiffusionProposer
-from fedtailor.search.predictor import Predictor
-from fedtailor.search.sde import EPSILON
-from fedtailor.search.tokens import encoding, one_hot
 from tests import tiny_generator
 from tests.search.made_up import cpu
 from tests.search.made_up import generator as rng

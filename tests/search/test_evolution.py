@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, Choice, SearchSpace
+from fedtailor.search import genes
 from fedtailor.search.evolution import Population, Rates, offspring, survivors, tournament
 from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 

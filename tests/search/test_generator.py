@@ -9,13 +9,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Choice, SearchSpace
-from fedtailor.search.encoder import Features
-from fedtailor.search.evolution import Population
-from fedtailor.search.generator import (
+from fedtailor.search import genes
+from fedtailor.search.diffusion.encoder import Features
+from fedtailor.search.diffusion.generator import (
     DiffusionProposer,
     Generator,
     Sampling,
@@ -24,10 +23,11 @@ from fedtailor.search.generator import (
     save,
     shipped,
 )
-from fedtailor.search.predictor import Predictor
-from fedtailor.search.score import ScoreNetwork, initialise
-from fedtailor.search.sde import VE
-from fedtailor.search.tokens import encode, encoding, project
+from fedtailor.search.diffusion.predictor import Predictor
+from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.sde import VE
+from fedtailor.search.diffusion.tokens import encode, encoding, project
+from fedtailor.search.evolution import Population
 from tests import tiny_generator
 from tests.search.made_up import SMALL, Coin, Free, Layers, cpu
 from tests.search.made_up import generator as rng

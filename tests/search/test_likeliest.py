@@ -5,11 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch
 from fedtailor.networks import cost
-from fedtailor.search import policy
+from fedtailor.search import genes, policy
 from fedtailor.spaces.mobilenetv3 import GENES, MobileNetV3
 from tests.search.made_up import (
     NAMES,

@@ -11,9 +11,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace
-from fedtailor.search import policy
+from fedtailor.search import genes, policy
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
 from tests.search.made_up import (

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor import genes
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.search import genes
+from fedtailor.search.diffusion.generator import DiffusionProposer, Sampling
 from fedtailor.search.evolution import Population, Rates, offspring
-from fedtailor.search.generator import DiffusionProposer, Sampling
 from fedtailor.search.propose import (
     PROPOSERS,
     EvolutionProposer,

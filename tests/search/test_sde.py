@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor.search import sde
-from fedtailor.search.sde import SDE, VE, VP, Score
+from fedtailor.search.diffusion import sde
+from fedtailor.search.diffusion.sde import SDE, VE, VP, Score
 from tests.search.made_up import generator
 
 MANY = 20_000

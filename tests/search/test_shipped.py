@@ -5,10 +5,10 @@ import torch
 
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.search.encoder import features, load_encoder
-from fedtailor.search.generator import SHIPPED, Generator, Sampling, shipped
-from fedtailor.search.sde import EPSILON
-from fedtailor.search.tokens import one_hot, project, raw_valid
+from fedtailor.search.diffusion.encoder import features, load_encoder
+from fedtailor.search.diffusion.generator import SHIPPED, Generator, Sampling, shipped
+from fedtailor.search.diffusion.sde import EPSILON
+from fedtailor.search.diffusion.tokens import one_hot, project, raw_valid
 from tests.search.made_up import cpu
 from tests.search.made_up import generator as rng
 

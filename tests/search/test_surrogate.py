@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy.interpolate import RBFInterpolator
 from scipy.stats import kendalltau
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace
-from fedtailor.search import surrogate
+from fedtailor.search import genes, surrogate
 from fedtailor.search.surrogate import KINDS, Coding, Surrogate, fit
 from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core import registry
 from fedtailor.core.types import Arch, Choice, SearchSpace, Token
-from fedtailor.search import tokens
+from fedtailor.search import genes
+from fedtailor.search.diffusion import tokens
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor import genes
 from fedtailor.core.types import Task
 from fedtailor.networks import cost
 from fedtailor.networks.store import full_shapes
+from fedtailor.search import genes
 from fedtailor.spaces._mobile import TransformedDepthwise
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, Task
 from fedtailor.networks import cost
 from fedtailor.networks.store import Shapes, full_shapes, shapes
+from fedtailor.search import genes
 from fedtailor.spaces._nasvit import Attention, Position, Transformer
 from fedtailor.spaces.nasvit import STAGES, NASViT
 

@@ -31,9 +31,9 @@ from fedtailor.data.batches import batch, chunks, epoch
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source
 from fedtailor.networks.pieces import allocate, blueprint
-from fedtailor.search._resnet import SMALL_FEATURES, Small
-from fedtailor.search.encoder import CIFAR100, COUNTER
-from fedtailor.search.score import initialise
+from fedtailor.search.diffusion.encoder import CIFAR100, COUNTER
+from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES, Small
+from fedtailor.search.diffusion.score_network import initialise
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import one_thread
@@ -36,12 +35,13 @@ from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.training import train
 from fedtailor.runfolder import lock_folder
-from fedtailor.search.encoder import Encoder, Features, encoded
+from fedtailor.search import genes
+from fedtailor.search.diffusion.encoder import Encoder, Features, encoded
+from fedtailor.search.diffusion.generator import Generator, rounded
+from fedtailor.search.diffusion.predictor import Predictor
+from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.tokens import encode, encoding
 from fedtailor.search.evolution import distinct
-from fedtailor.search.generator import Generator, rounded
-from fedtailor.search.predictor import Predictor
-from fedtailor.search.score import ScoreNetwork, initialise
-from fedtailor.search.tokens import encode, encoding
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
 

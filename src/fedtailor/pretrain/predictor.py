@@ -18,11 +18,11 @@ from torch import Tensor
 from fedtailor.core.types import SearchSpace
 from fedtailor.pretrain.table import Table
 from fedtailor.pretrain.training import Loss, Training
-from fedtailor.search.encoder import Features
-from fedtailor.search.predictor import Predictor, grouped, kendall_within, standardised
-from fedtailor.search.score import ScoreNetwork
-from fedtailor.search.sde import EPSILON
-from fedtailor.search.tokens import one_hot
+from fedtailor.search.diffusion.encoder import Features
+from fedtailor.search.diffusion.predictor import Predictor, grouped, kendall_within, standardised
+from fedtailor.search.diffusion.score_network import ScoreNetwork
+from fedtailor.search.diffusion.sde import EPSILON
+from fedtailor.search.diffusion.tokens import one_hot
 
 Target: TypeAlias = Literal["accuracy", "likelihood", "pooled"]
 TIMES = {"clean": EPSILON, "half": 0.5, "noisy": 0.75}  # at which a predictor is judged

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.core.types import Arch, SearchSpace
-from fedtailor.genes import integers, option_counts
-from fedtailor.search.tokens import encode, encoding, project, raw_valid
+from fedtailor.search.diffusion.tokens import encode, encoding, project, raw_valid
+from fedtailor.search.genes import integers, option_counts
 
 FLOORS = 10  # pairs of samples over which a floor is averaged, where there are as many
 

@@ -11,12 +11,12 @@ from fedtailor.pretrain.predictor import Target
 from fedtailor.pretrain.supernet import SupernetTraining
 from fedtailor.pretrain.tasks import TaskDraw
 from fedtailor.pretrain.training import Training
-from fedtailor.search import predictor as predictors
-from fedtailor.search import score as scores
-from fedtailor.search.generator import Sampling
-from fedtailor.search.predictor import PredictorSettings
-from fedtailor.search.score import ScoreSettings
-from fedtailor.search.sde import SDE, VE, VP
+from fedtailor.search.diffusion import predictor as predictors
+from fedtailor.search.diffusion import score_network as scores
+from fedtailor.search.diffusion.generator import Sampling
+from fedtailor.search.diffusion.predictor import PredictorSettings
+from fedtailor.search.diffusion.score_network import ScoreSettings
+from fedtailor.search.diffusion.sde import SDE, VE, VP
 
 Positive: TypeAlias = Annotated[int, Ge(1)]
 

@@ -26,7 +26,6 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor import schemes
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import describe, reproducible, space_of
@@ -36,6 +35,7 @@ from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
 from fedtailor.pretrain.team import Follower, Leader, lead
+from fedtailor.search import schemes
 from fedtailor.training.optimise import SupernetOptimizer
 
 Progress = Callable[[int, int], None]  # steps done, and of all

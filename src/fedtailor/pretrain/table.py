@@ -28,10 +28,10 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Worker, describe, reproducible, space_of, team
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task, Tensors
-from fedtailor.genes import sample_many
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
 from fedtailor.pretrain.tasks import Marking, SubTask, marking
+from fedtailor.search.genes import sample_many
 from fedtailor.training.population import walk
 
 SIBLINGS = 4  # architectures of a family

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedtailor.config import budgets_of
 from fedtailor.core.types import Task
-from fedtailor.genes import offsets
 from fedtailor.inspection import searched
 from fedtailor.runfolder import Run
+from fedtailor.search.genes import offsets
 from fedtailor.search.policy import acting
 from fedtailor.summary import evaluated_round
 

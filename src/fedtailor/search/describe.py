@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from fedtailor.core.types import Json, SearchSpace
-from fedtailor.genes import offsets
+from fedtailor.search.genes import offsets
 from fedtailor.search.policy import acting, entropies, likeliest, probabilities
 
 

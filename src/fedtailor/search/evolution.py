@@ -12,8 +12,8 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Interval
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.search import genes
 
 TRIES = 20  # per architecture, before chance is given up
 

@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.search import genes
 
 Rule: TypeAlias = Literal["plain", "adam"]
 BETAS, EPSILON = (0.5, 0.999), 1e-8  # of Adam, as in the authors' code

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import torch
 
-from fedtailor import genes
 from fedtailor.core.errors import UserError
 from fedtailor.core.registry import nearest
 from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.search import genes
+from fedtailor.search.diffusion.generator import DiffusionProposer
 from fedtailor.search.evolution import Population, Rates, distinct, offspring
-from fedtailor.search.generator import DiffusionProposer
 from fedtailor.search.surrogate import Surrogate
 
 

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.interpolate import RBFInterpolator
 
-from fedtailor import genes
 from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.search import genes
 
 Coding: TypeAlias = Literal["integers", "options", "raw"]
 Kind: TypeAlias = Literal["raw", "cubic", "linear", "nearest", "mean"]

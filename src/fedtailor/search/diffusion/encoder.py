@@ -28,7 +28,13 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.rng import seed_for
 from fedtailor.core.types import Examples, Tensors
 from fedtailor.networks.pieces import allocate, blueprint
-from fedtailor.search._resnet import SMALL_FEATURES, STAGES, ResNet18, Small, published
+from fedtailor.search.diffusion.encoder_networks import (
+    SMALL_FEATURES,
+    STAGES,
+    ResNet18,
+    Small,
+    published,
+)
 
 PIXELS = 32  # height and width of what encoders see
 BATCH = 100

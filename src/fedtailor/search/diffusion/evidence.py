@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core.types import SearchSpace
+from fedtailor.search import genes
+from fedtailor.search.diffusion.guidance import Expectation
+from fedtailor.search.diffusion.predictor import Predictor
+from fedtailor.search.diffusion.sde import EPSILON, SDE
+from fedtailor.search.diffusion.tokens import one_hot
 from fedtailor.search.evolution import Population
-from fedtailor.search.guidance import Expectation
-from fedtailor.search.predictor import Predictor
-from fedtailor.search.sde import EPSILON, SDE
-from fedtailor.search.tokens import one_hot
 
 SLOPE = 0.25  # of scores over predictions, both of deviation 1: expected, and how far from that
 RIDGES = tuple(10.0**power for power in torch.arange(-1, 4.1, 0.5).tolist())

@@ -29,10 +29,10 @@ from scipy.stats import kendalltau
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.search.encoder import Features
-from fedtailor.search.score import Linear
-from fedtailor.search.sde import SDE
-from fedtailor.search.tokens import Encoding
+from fedtailor.search.diffusion.encoder import Features
+from fedtailor.search.diffusion.score_network import Linear
+from fedtailor.search.diffusion.sde import SDE
+from fedtailor.search.diffusion.tokens import Encoding
 
 CLOSED = -1e9  # finite: who may look at nothing gets something meaningless, which is not used
 

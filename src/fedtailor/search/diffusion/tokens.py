@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.core.types import Arch, SearchSpace, Token
-from fedtailor.genes import integers, option_counts
+from fedtailor.search.genes import integers, option_counts
 
 THRESHOLD = 0.5  # an entry counts as 1 from here on
 MOST = 1e30  # larger numbers are cut, so that sums of them stay finite

@@ -27,10 +27,10 @@ from annotated_types import Ge, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.search import forest
-from fedtailor.search.forest import Forest
-from fedtailor.search.sde import EPSILON, SDE, Score, score_loss
-from fedtailor.search.tokens import Encoding
+from fedtailor.search.diffusion import forest
+from fedtailor.search.diffusion.forest import Forest
+from fedtailor.search.diffusion.sde import EPSILON, SDE, Score, score_loss
+from fedtailor.search.diffusion.tokens import Encoding
 
 UNSEEN = 0.5  # a value that no architecture has counts as if half a one had it
 CLOSED = -1e9  # finite: who may look at no token looks at all of them alike, as in the paper

@@ -18,18 +18,18 @@ import torch
 from annotated_types import Ge, Interval
 from torch import Tensor
 
-from fedtailor import genes
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Arch, Json, SearchSpace, Tensors
-from fedtailor.search.encoder import Features
-from fedtailor.search.evidence import informed
+from fedtailor.search import genes
+from fedtailor.search.diffusion.encoder import Features
+from fedtailor.search.diffusion.evidence import informed
+from fedtailor.search.diffusion.guidance import Expectation, guided
+from fedtailor.search.diffusion.predictor import Predictor, PredictorSettings
+from fedtailor.search.diffusion.score_network import ScoreNetwork, ScoreSettings, denoised
+from fedtailor.search.diffusion.sde import EPSILON, SDE, euler_maruyama, heun, predictor_corrector
+from fedtailor.search.diffusion.tokens import encoding, project
 from fedtailor.search.evolution import Population, distinct
-from fedtailor.search.guidance import Expectation, guided
-from fedtailor.search.predictor import Predictor, PredictorSettings
-from fedtailor.search.score import ScoreNetwork, ScoreSettings, denoised
-from fedtailor.search.sde import EPSILON, SDE, euler_maruyama, heun, predictor_corrector
-from fedtailor.search.tokens import encoding, project
 
 SAMPLERS = {"heun": heun, "euler": euler_maruyama, "langevin": predictor_corrector}
 BATCHES = 4  # of a proposal: with as many, what is new among them has become rare

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedtailor.search.sde import SDE, Score
+from fedtailor.search.diffusion.sde import SDE, Score
 
 DECIDED = 0.5  # noise over signal below which a token's value is no longer hidden
 
