@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedtailor.algorithm import Sent
+from fedtailor.algorithms._base import Sent
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 

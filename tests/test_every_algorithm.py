@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor.algorithm import check_sends, state_types
+from fedtailor.algorithms._base import check_sends, state_types
 from fedtailor.config import make_config
 from fedtailor.core import codec, registry
 from fedtailor.core.types import Result, Server

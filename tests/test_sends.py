@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedtailor.algorithm import Sent, UndeclaredError, check_sends
+from fedtailor.algorithms._base import Sent, UndeclaredError, check_sends
 from fedtailor.core.types import Message
 
 RECEIVED = Message({"w": torch.zeros(2, 3)})

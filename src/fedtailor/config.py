@@ -13,7 +13,7 @@ import tomli_w
 from annotated_types import Ge, Gt, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedtailor.algorithm import Algorithm
+from fedtailor.algorithms._base import Algorithm
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import numpy_rng_for

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedtailor.algorithm import state_types
+from fedtailor.algorithms._base import state_types
 from fedtailor.config import Config, Device, budgets_of, flatten, make_config, override, read_config
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fedtailor.algorithm import state_types
+from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.runfolder import Run

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedtailor.algorithm import Algorithm, state_types
+from fedtailor.algorithms._base import Algorithm, state_types
 from fedtailor.config import Config
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for

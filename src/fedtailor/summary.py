@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.algorithm import state_types
+from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
 from fedtailor.engines.site import state_file
 from fedtailor.inspection import searched, undisturbed

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import nn
 
-from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
+from fedtailor.algorithms._base import Algorithm, Sent, mean_of, to_all
 from fedtailor.core.types import (
     Client,
     ClientInfo,

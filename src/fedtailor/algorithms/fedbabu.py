@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import nn
 
-from fedtailor.algorithm import Algorithm, Sent, mean_of, to_all
+from fedtailor.algorithms._base import Algorithm, Sent, mean_of, to_all
 from fedtailor.algorithms.fedrep import Body
 from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
 from fedtailor.networks.initial import initial_weights

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.algorithms._base import Algorithm, Sent
 from fedtailor.core.types import (
     Client,
     ClientInfo,

@@ -27,7 +27,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
-from fedtailor.algorithm import Algorithm, Sent
+from fedtailor.algorithms._base import Algorithm, Sent
 from fedtailor.core.types import (
     Arch,
     Client,

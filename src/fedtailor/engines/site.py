@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedtailor.algorithm import Algorithm, check_sends, state_types
+from fedtailor.algorithms._base import Algorithm, check_sends, state_types
 from fedtailor.core import codec
 from fedtailor.core.rng import seed_for
 from fedtailor.core.types import (
