@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.experiment import run
-from fedtailor.runfolder import Page, Run
+from fedtailor.runs.folder import Page, Run
 
 NUMBERS = (100, 1_000, 10_000)
 POOL, PER_CLIENT, COHORT, ROUNDS = 120_000, 12, 10, 25

@@ -14,10 +14,10 @@ import time
 
 import torch
 
-from fedtailor.config import make_space
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
+from fedtailor.runs.config import make_space
 from fedtailor.search.diffusion import predictor as predictors
 from fedtailor.search.diffusion import score_network as scores
 from fedtailor.search.diffusion.encoder import features, load_encoder

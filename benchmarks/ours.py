@@ -14,7 +14,7 @@ from benchmarks import reference
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.core import codec
 from fedtailor.experiment import run
-from fedtailor.runfolder import Page, Run
+from fedtailor.runs.folder import Page, Run
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedtailor.config import make_config
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment import clients_of, setting_of
 from fedtailor.loop import draw_cohort
 from fedtailor.networks.initial import initial_weights
+from fedtailor.runs.config import make_config
 
 CLIENTS, IMAGES = 20, 100
 

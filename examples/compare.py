@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from fedtailor import Run, summarise
-from fedtailor.reach import time_to
+from fedtailor.runs.time_to_accuracy import time_to
 
 HEAD = ("method", "seeds", "tuned", "worst 10 %", "untuned", "trained", "MB up", "modelled min")
 

@@ -27,7 +27,6 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy import stats
 
-from fedtailor.config import make_space
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Arch, Augment, Examples, SearchSpace
@@ -39,6 +38,7 @@ from fedtailor.pretrain.settings import recipe_for
 from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.report.looks import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
+from fedtailor.runs.config import make_space
 from fedtailor.search import genes, surrogate
 from fedtailor.search.diffusion.encoder import features
 from fedtailor.search.diffusion.generator import (

@@ -9,7 +9,7 @@ import pytest
 
 from fedtailor.core import registry
 from fedtailor.experiment import run
-from fedtailor.summary import summarise
+from fedtailor.runs.summary import summarise
 
 ROOT = Path(os.environ.get("FEDTAILOR_DATA", "nowhere"))
 

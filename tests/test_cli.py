@@ -16,10 +16,10 @@ import pytest
 
 from fedtailor import terminal
 from fedtailor.cli import main
-from fedtailor.config import make_config, write_config
 from fedtailor.experiment import run as run_experiment
 from fedtailor.loop import Progress
-from fedtailor.summary import digest
+from fedtailor.runs.config import make_config, write_config
+from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
 COMMAND = [sys.executable, "-m", "fedtailor.cli"]

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from fedtailor.config import (
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Budget
+from fedtailor.experiment import as_config
+from fedtailor.listing import STARTERS
+from fedtailor.runs.config import (
     BudgetOptions,
     Share,
     Uniform,
@@ -18,10 +22,6 @@ from fedtailor.config import (
     read_config,
     write_config,
 )
-from fedtailor.core.errors import UserError
-from fedtailor.core.types import Budget
-from fedtailor.experiment import as_config
-from fedtailor.listing import STARTERS
 
 Tiny = Callable[..., dict[str, Any]]
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fedtailor.algorithms.fedavg import Global
-from fedtailor.config import make_config
 from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Message, Server
@@ -24,7 +23,8 @@ from fedtailor.engines.site import Site
 from fedtailor.experiment import clients_of, run, setting_of
 from fedtailor.loop import ClientFailedError
 from fedtailor.networks.initial import initial_weights
-from fedtailor.summary import digest, summarise
+from fedtailor.runs.config import make_config
+from fedtailor.runs.summary import digest, summarise
 
 Tiny = Callable[..., dict[str, Any]]
 

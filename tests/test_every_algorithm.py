@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fedtailor.algorithms._base import check_sends, state_types
-from fedtailor.config import make_config
 from fedtailor.core import codec, registry
 from fedtailor.core.types import Result, Server
 from fedtailor.data.federation import load_federation
 from fedtailor.engines.base import NEVER, Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.experiment import clients_of, resume, run, setting_of
-from fedtailor.summary import digest, summarise
+from fedtailor.runs.config import make_config
+from fedtailor.runs.summary import digest, summarise
 from fedtailor.training import learn
 
 EVERY = registry.names("algorithm")
@@ -72,7 +72,7 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
     whole = run(tiny(algorithm__name=name), tmp_path / "whole")
 
     from fedtailor import loop as looping
-    from fedtailor.runfolder import Run
+    from fedtailor.runs.folder import Run
 
     committed = Run.commit
 

@@ -12,12 +12,12 @@ import pytest
 
 from fedtailor import cli, generation, terminal
 from fedtailor.cli import main
-from fedtailor.config import flatten, make_space, parse_override
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Choice
 from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
+from fedtailor.runs.config import flatten, make_space, parse_override
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES
 from fedtailor.search.diffusion.generator import Sampling, load, save

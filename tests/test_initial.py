@@ -8,14 +8,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedtailor.config import config_table, make_config, read_config, write_config
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Setting, Task
 from fedtailor.experiment import run
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import shapes, view
+from fedtailor.runs.config import config_table, make_config, read_config, write_config
+from fedtailor.runs.summary import digest
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
-from fedtailor.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
 SPACE = MobileNetV3Plato(width=0.25, resolution=8)

@@ -19,9 +19,9 @@ from fedtailor.engines import local
 from fedtailor.engines.base import Ticket
 from fedtailor.experiment import resume, run
 from fedtailor.onboarding import default_path, onboard
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import digest, summarise
 from fedtailor.search.policy import Policies
-from fedtailor.summary import digest, summarise
 
 Tiny = Callable[..., dict[str, Any]]
 NEW = (3, 4)  # the ids after those of three training clients

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fedtailor.algorithms.perfedrlnas import SHARED, Searching
-from fedtailor.config import make_config, write_config
 from fedtailor.core import codec
 from fedtailor.experiment import resume, run
 from fedtailor.networks import cost
 from fedtailor.networks.store import full_shapes
-from fedtailor.runfolder import Run
-from fedtailor.summary import digest
+from fedtailor.runs.config import make_config, write_config
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import digest
 from tests.search.made_up import TASK
 
 SEARCH: dict[str, Any] = {

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedtailor.config import make_config
 from fedtailor.planning import plan
+from fedtailor.runs.config import make_config
 from fedtailor.terminal import plan_lines
 
 Tiny = Callable[..., dict[str, Any]]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.config import make_config, write_config
 from fedtailor.core.errors import UserError
 from fedtailor.experiment import resume, run
-from fedtailor.runfolder import Run, lock_folder
-from fedtailor.summary import digest
+from fedtailor.runs.config import make_config, write_config
+from fedtailor.runs.folder import Run, lock_folder
+from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
 FEDTAILOR = [sys.executable, "-m", "fedtailor.cli"]

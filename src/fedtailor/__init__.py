@@ -14,8 +14,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if TYPE_CHECKING:
     from fedtailor.experiment import resume, run
     from fedtailor.onboarding import onboard
-    from fedtailor.runfolder import Run
-    from fedtailor.summary import summarise
+    from fedtailor.runs.folder import Run
+    from fedtailor.runs.summary import summarise
 
 __version__ = "0.1.0"
 __all__ = ["Run", "onboard", "resume", "run", "summarise"]
@@ -32,11 +32,11 @@ def __getattr__(name: str) -> Any:
 
         return onboard
     if name == "Run":
-        from fedtailor.runfolder import Run
+        from fedtailor.runs.folder import Run
 
         return Run
     if name == "summarise":
-        from fedtailor.summary import summarise
+        from fedtailor.runs.summary import summarise
 
         return summarise
     raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")

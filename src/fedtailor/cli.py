@@ -112,7 +112,7 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     """
     config = _config(file, overrides)
     from fedtailor import experiment
-    from fedtailor.newrun import default_path
+    from fedtailor.runs.create import default_path
 
     path = out or default_path(config)
     for text in config.algorithm.warnings():
@@ -168,8 +168,8 @@ def onboard(
         as_json: print what `show --json` prints at the end.
     """
     from fedtailor import onboarding
-    from fedtailor.config import parse_override
-    from fedtailor.runfolder import Run
+    from fedtailor.runs.config import parse_override
+    from fedtailor.runs.folder import Run
 
     changes = dict(parse_override(text) for text in overrides)
     changes |= {} if data is None else {"data.path": data}
@@ -192,9 +192,9 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
         as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
             for equal runs.
     """
-    from fedtailor.inspection import search_lines, searched
-    from fedtailor.reach import wanted
-    from fedtailor.runfolder import Run
+    from fedtailor.runs.folder import Run
+    from fedtailor.runs.search_state import search_lines, searched
+    from fedtailor.runs.time_to_accuracy import wanted
 
     goal = None if reach is None else wanted(reach)
     found = Run(path)
@@ -219,9 +219,9 @@ def report(
         out: the page; by default report.html in the first run folder.
         reach: tell how long each run took to reach this accuracy, or that of one of them.
     """
-    from fedtailor.reach import wanted
     from fedtailor.report.html import write_report
-    from fedtailor.runfolder import Run
+    from fedtailor.runs.folder import Run
+    from fedtailor.runs.time_to_accuracy import wanted
 
     target = out or paths[0] / "report.html"
     goal = None if reach is None else wanted(reach)
@@ -296,8 +296,8 @@ def _write_report(found: Any) -> None:
 
 def _show(found: Any, as_json: bool, reach: float | None = None) -> None:
     from fedtailor import terminal
-    from fedtailor.reach import reached
-    from fedtailor.summary import summarise
+    from fedtailor.runs.summary import summarise
+    from fedtailor.runs.time_to_accuracy import reached
 
     summary = summarise(found)
     if reach is not None:
@@ -311,7 +311,7 @@ def _show(found: Any, as_json: bool, reach: float | None = None) -> None:
 
 
 def _config(file: Path, overrides: tuple[str, ...]) -> Any:
-    from fedtailor.config import parse_override, read_config
+    from fedtailor.runs.config import parse_override, read_config
 
     return read_config(file, dict(parse_override(text) for text in overrides))
 

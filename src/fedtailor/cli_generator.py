@@ -47,7 +47,7 @@ def pretrain(
         as_json: print the generator's card as JSON.
     """
     from fedtailor import generation, terminal
-    from fedtailor.config import parse_override
+    from fedtailor.runs.config import parse_override
 
     order = generation.Order(space, data, out, preset, recipe, weights, encoder, workers, device)
     now = ["reading"]
@@ -108,7 +108,7 @@ def generate(
         as_json: print JSON for scripts.
     """
     from fedtailor import generation
-    from fedtailor.config import parse_override
+    from fedtailor.runs.config import parse_override
 
     options = dict(parse_override(text) for text in overrides)
     wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)

@@ -6,8 +6,8 @@ from pathlib import Path
 from fedtailor import experiment, terminal
 from fedtailor.loop import Progress
 from fedtailor.report.html import write_report
-from fedtailor.runfolder import Run
-from fedtailor.summary import summarise
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import summarise
 
 CONFIG = {
     "rounds": 15,

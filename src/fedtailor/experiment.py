@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from fedtailor.algorithms._base import state_types
-from fedtailor.config import Config, Device, budgets_of, flatten, make_config, override, read_config
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import ClientInfo, Server, Setting
@@ -19,8 +18,17 @@ from fedtailor.engines.site import Site
 from fedtailor.loop import Loop, Progress, federate
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
-from fedtailor.newrun import check_partition, create_run, default_path
-from fedtailor.runfolder import Run
+from fedtailor.runs.config import (
+    Config,
+    Device,
+    budgets_of,
+    flatten,
+    make_config,
+    override,
+    read_config,
+)
+from fedtailor.runs.create import check_partition, create_run, default_path
+from fedtailor.runs.folder import Run
 
 
 def run(

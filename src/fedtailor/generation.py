@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 import fedtailor
-from fedtailor.config import Device, flatten, make_space, override, validate
 from fedtailor.core.errors import UserError
 from fedtailor.core.registry import find, nearest
 from fedtailor.core.rng import rng_for
@@ -21,6 +20,7 @@ from fedtailor.data.source import load_source, source_names
 from fedtailor.experiment import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
+from fedtailor.runs.config import Device, flatten, make_space, override, validate
 from fedtailor.search.diffusion.encoder import Encoder, cached_features, load_encoder
 from fedtailor.search.diffusion.generator import Generator, Sampling, load, save, shipped
 from fedtailor.search.diffusion.tokens import project, raw_valid

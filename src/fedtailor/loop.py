@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from fedtailor.algorithms._base import Algorithm, state_types
-from fedtailor.config import Config
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import ClientInfo, Log, Message, Result, Server, Setting
 from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
 from fedtailor.networks import cost
-from fedtailor.newrun import START
-from fedtailor.runfolder import Page, Run
-from fedtailor.summary import worst_tenth
+from fedtailor.runs.config import Config
+from fedtailor.runs.create import START
+from fedtailor.runs.folder import Page, Run
+from fedtailor.runs.summary import worst_tenth
 
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
 

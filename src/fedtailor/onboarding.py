@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedtailor import experiment
-from fedtailor.config import Config, config_table, flatten, make_config, override
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.inspection import undisturbed
 from fedtailor.loop import Progress
-from fedtailor.newrun import START, dealt, form
-from fedtailor.runfolder import Run
+from fedtailor.runs.config import Config, config_table, flatten, make_config, override
+from fedtailor.runs.create import START, dealt, form
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import undisturbed
 
 Form: TypeAlias = dict[str, np.ndarray]  # what images must look like for the run's networks
 

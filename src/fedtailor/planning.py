@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fedtailor.config import Config
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Arch, ClientInfo, Message, Server, Task
 from fedtailor.data.federation import Federation, load_federation
@@ -16,6 +15,7 @@ from fedtailor.engines.base import Done, Ticket
 from fedtailor.engines.site import Site, perform
 from fedtailor.experiment import check_config, clients_of, device_of, setting_of, taking_part
 from fedtailor.networks import cost
+from fedtailor.runs.config import Config
 
 TRIED = 32  # validation and test images of the rehearsal
 DRAWN = 20  # networks of a search, to know what one of them costs on average

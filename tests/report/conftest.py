@@ -8,7 +8,7 @@ from sample import table
 
 from fedtailor.experiment import run
 from fedtailor.report import pictures
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from fedtailor.algorithms.perfedrlnas import Searching
-from fedtailor.config import make_config
 from fedtailor.core.types import Found, Log, Metric
 from fedtailor.data.federation import load_federation
-from fedtailor.newrun import create_run
 from fedtailor.report.html import write_report
-from fedtailor.runfolder import Page, Run
+from fedtailor.runs.config import make_config
+from fedtailor.runs.create import create_run
+from fedtailor.runs.folder import Page, Run
 from fedtailor.search import genes, policy
 from fedtailor.search.policy import Policies
 

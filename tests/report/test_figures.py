@@ -9,14 +9,14 @@ import pytest
 from matplotlib.colors import to_rgba
 from sample import CLIENTS, edit, report, table
 
-from fedtailor.config import make_config
 from fedtailor.data.federation import load_federation
-from fedtailor.newrun import create_run
 from fedtailor.report import facts, figures
 from fedtailor.report.looks import COLOURS, LOSER
 from fedtailor.report.svg import to_svg
-from fedtailor.runfolder import Run
-from fedtailor.summary import curve, summarise
+from fedtailor.runs.config import make_config
+from fedtailor.runs.create import create_run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import curve, summarise
 
 
 def test_curves_over_rounds(fedavg: Run, local: Run):

@@ -15,7 +15,7 @@ from fedtailor.report.likeness import (
     likeness,
     variations,
 )
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
 
 
 def policies(

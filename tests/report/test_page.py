@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from sample import CLIENTS, DATA, Reader, report, table
 
-from fedtailor.config import make_config
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment import resume, run
 from fedtailor.loop import Progress
-from fedtailor.newrun import create_run
 from fedtailor.report import facts
 from fedtailor.report.html import write_report
 from fedtailor.report.tables import duration
-from fedtailor.runfolder import Run
-from fedtailor.summary import summarise
+from fedtailor.runs.config import make_config
+from fedtailor.runs.create import create_run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import summarise
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -9,12 +9,12 @@ import torch
 from sample import Reader, edit, made_up, report
 
 from fedtailor.core.errors import UserError
-from fedtailor.inspection import search_lines, searched
-from fedtailor.reach import reached, time_to, trained_curve, wanted
 from fedtailor.report.html import write_report
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import search_lines, searched
+from fedtailor.runs.summary import summarise
+from fedtailor.runs.time_to_accuracy import reached, time_to, trained_curve, wanted
 from fedtailor.search import policy
-from fedtailor.summary import summarise
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from matplotlib.colors import to_rgba
 from sample import edit, made_up, report
 
-from fedtailor.inspection import mean_entropies, searched
 from fedtailor.report import clouds, facts, policies, searches
 from fedtailor.report.looks import COLOURS, LOSER
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import mean_entropies, searched
 
 BUDGET = {"memory_mb": {"uniform": [1.0, 8.0]}}
 

@@ -34,7 +34,7 @@ from fedtailor.pretrain.supernet import train_supernet
 from fedtailor.pretrain.table import Table, accuracy_table, families
 from fedtailor.pretrain.tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.training import train
-from fedtailor.runfolder import lock_folder
+from fedtailor.runs.folder import lock_folder
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder, Features, encoded
 from fedtailor.search.diffusion.generator import Generator, rounded

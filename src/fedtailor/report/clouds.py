@@ -13,7 +13,7 @@ from fedtailor.report.likeness import Floats, Likeness, likeness
 from fedtailor.report.looks import WIDTH, Look, clip, legend, looks
 from fedtailor.report.policies import deployed, searches
 from fedtailor.report.svg import INK, styled
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
 
 MAX_PANELS = 3  # runs side by side
 MAX_DOTS = 1500  # pairs drawn one by one

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.runfolder import Run
-from fedtailor.summary import evaluated_round, headline, spread
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import evaluated_round, headline, spread
 
 BASELINE = "local"  # the algorithm of clients that train alone
 

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedtailor.reach import spent
 from fedtailor.report.facts import (
     Gain,
     Labels,
@@ -35,8 +34,9 @@ from fedtailor.report.looks import (
     step_keys,
 )
 from fedtailor.report.svg import MUTED, styled
-from fedtailor.runfolder import Run
-from fedtailor.summary import curve
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import curve
+from fedtailor.runs.time_to_accuracy import spent
 
 MAX_BUBBLES = MAX_BARS, 30  # clients, classes
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import UserError
-from fedtailor.reach import reached
 from fedtailor.report.facts import same_clients, short, titles
 from fedtailor.report.tables import Summary, client_table, percent, run_table
-from fedtailor.runfolder import Run
-from fedtailor.summary import summarise
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import summarise
+from fedtailor.runs.time_to_accuracy import reached
 
 MAX_EVENTS = 100  # of a run
 

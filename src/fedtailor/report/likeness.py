@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.special import rel_entr
 from scipy.stats import rankdata
 
-from fedtailor.inspection import searched
 from fedtailor.report.facts import label_counts
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import searched
 
 Floats = NDArray[np.float64]
 FEWEST = 4  # clients: fewer can hardly be exchanged

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtailor.report.facts import BASELINE, algorithm, titles
 from fedtailor.report.svg import INK
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
 
 # Okabe and Ito's colours; vermilion is kept for losers, black and yellow vanish on dark and light.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8a8a8a")

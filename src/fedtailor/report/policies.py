@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.config import budgets_of
 from fedtailor.core.types import Task
-from fedtailor.inspection import searched
-from fedtailor.runfolder import Run
+from fedtailor.runs.config import budgets_of
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import searched
+from fedtailor.runs.summary import evaluated_round
 from fedtailor.search.genes import offsets
 from fedtailor.search.policy import acting
-from fedtailor.summary import evaluated_round
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedtailor.inspection import mean_entropies
 from fedtailor.report.facts import clients_in_order
 from fedtailor.report.looks import (
     COLOURS,
@@ -35,7 +34,8 @@ from fedtailor.report.policies import (
     searches,
 )
 from fedtailor.report.svg import INK, MUTED, styled
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import mean_entropies
 
 SCALE = LinearSegmentedColormap.from_list("options", ("#0072b2", "#bdbdbd", "#e69f00"))
 # of options that are listed from small to large; all of it shows on pages light and dark

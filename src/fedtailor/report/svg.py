@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
 
 INK, MUTED, GRID, PAPER = "#1c1d22", "#63666f", "#d8dae0", "#fefefd"
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)", PAPER: "var(--card)"}

@@ -12,8 +12,8 @@ from fedtailor.report.facts import (
     short,
     titles,
 )
-from fedtailor.runfolder import Run
-from fedtailor.summary import evaluated_round, headline
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import evaluated_round, headline
 
 Summary: TypeAlias = dict[str, Any]  # what summarise returns
 

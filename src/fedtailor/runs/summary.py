@@ -9,8 +9,8 @@ import numpy as np
 from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
 from fedtailor.engines.site import state_file
-from fedtailor.inspection import searched, undisturbed
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import searched, undisturbed
 
 
 def summarise(run: Run) -> dict[str, Any]:

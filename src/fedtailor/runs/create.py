@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.config import Config, write_config
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import Federation
-from fedtailor.runfolder import SCHEMA, Run, lock_folder
+from fedtailor.runs.config import Config, write_config
+from fedtailor.runs.folder import SCHEMA, Run, lock_folder
 
 START = "start.safetensors"  # the server's first state, of a run that begins with one
 

@@ -18,12 +18,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedtailor.config import Config, read_config
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Found, Log
 from fedtailor.engines.base import NEVER
 from fedtailor.engines.site import state_file
+from fedtailor.runs.config import Config, read_config
 
 SCHEMA = """
 CREATE TABLE metric(round INTEGER, client INTEGER, split TEXT, name TEXT, value REAL,

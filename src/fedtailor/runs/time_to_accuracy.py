@@ -4,8 +4,8 @@ import itertools
 from typing import Any, Literal
 
 from fedtailor.core.errors import UserError
-from fedtailor.runfolder import Run
-from fedtailor.summary import curve, evaluated_round, spread, tested_clients
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import curve, evaluated_round, spread, tested_clients
 
 ROUNDING = 1e-9  # a mean of equal numbers may be a little less
 SEEN = 0.5  # of the clients, before a mean over those that were drawn says something of all

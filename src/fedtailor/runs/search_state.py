@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
-from fedtailor.runfolder import Run
+from fedtailor.runs.folder import Run
 
 T = TypeVar("T")
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order

@@ -1,0 +1,1 @@
+"""Configs and run folders: data, never execution."""
