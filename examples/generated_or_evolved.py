@@ -36,7 +36,7 @@ from fedtailor.generation import encoder_of
 from fedtailor.networks.store import Store
 from fedtailor.pretrain.settings import recipe_for
 from fedtailor.pretrain.supernet import train_supernet
-from fedtailor.report.looks import COLOURS
+from fedtailor.report.drawing import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
 from fedtailor.runs.config import make_space
 from fedtailor.search import genes, surrogate

@@ -219,7 +219,7 @@ def report(
         out: the page; by default report.html in the first run folder.
         reach: tell how long each run took to reach this accuracy, or that of one of them.
     """
-    from fedtailor.report.html import write_report
+    from fedtailor.report.page import write_report
     from fedtailor.runs.folder import Run
     from fedtailor.runs.time_to_accuracy import wanted
 
@@ -289,7 +289,7 @@ def _execute(work: Any, path: Path, as_json: bool) -> None:
 
 
 def _write_report(found: Any) -> None:
-    from fedtailor.report.html import write_report
+    from fedtailor.report.page import write_report
 
     write_report([found], found.path / "report.html", found.path / "figures")
 

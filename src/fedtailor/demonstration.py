@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedtailor import experiment, terminal
 from fedtailor.loop import Progress
-from fedtailor.report.html import write_report
+from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
 

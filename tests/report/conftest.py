@@ -7,7 +7,7 @@ import pytest
 from sample import table
 
 from fedtailor.experiment import run
-from fedtailor.report import pictures
+from fedtailor.report.pictures import catalogue
 from fedtailor.runs.folder import Run
 
 
@@ -39,4 +39,4 @@ def changed(folder: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the pictures out, where the words alone are looked at."""
-    monkeypatch.setattr(pictures, "PICTURES", ())
+    monkeypatch.setattr(catalogue, "PICTURES", ())

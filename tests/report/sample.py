@@ -12,7 +12,7 @@ import torch
 from fedtailor.algorithms.perfedrlnas import Searching
 from fedtailor.core.types import Found, Log, Metric
 from fedtailor.data.federation import load_federation
-from fedtailor.report.html import write_report
+from fedtailor.report.page import write_report
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Page, Run

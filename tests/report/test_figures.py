@@ -10,8 +10,9 @@ from matplotlib.colors import to_rgba
 from sample import CLIENTS, edit, report, table
 
 from fedtailor.data.federation import load_federation
-from fedtailor.report import facts, figures
-from fedtailor.report.looks import COLOURS, LOSER
+from fedtailor.report import facts
+from fedtailor.report.drawing import COLOURS, LOSER
+from fedtailor.report.pictures import any_run
 from fedtailor.report.svg import to_svg
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
@@ -20,7 +21,7 @@ from fedtailor.runs.summary import curve, summarise
 
 
 def test_curves_over_rounds(fedavg: Run, local: Run):
-    figure = figures.accuracy_over_rounds([fedavg, local])
+    figure = any_run.accuracy_over_rounds([fedavg, local])
     assert figure
     rounds, sent, time = figure.axes
     points = curve(fedavg)
@@ -37,7 +38,7 @@ def test_curves_over_rounds(fedavg: Run, local: Run):
 
 
 def test_steps_over_clients(fedavg: Run, local: Run):
-    figure = figures.accuracy_over_clients([fedavg, local])
+    figure = any_run.accuracy_over_clients([fedavg, local])
     assert figure
     ours, alone = figure.axes[0].lines
     accuracy = sorted(facts.accuracies(fedavg).values())
@@ -51,7 +52,7 @@ def test_gains_are_sorted_and_losers_stand_out(changed: Path):
     sql = "UPDATE metric SET value = ? WHERE name = 'tuned/accuracy' AND round = 4 AND client = ?"
     for client in range(CLIENTS):
         edit(changed, sql, 0.25 if client == loser else 0.6 + 0.05 * client, client)
-    figure = figures.gain_per_client([Run(changed)])
+    figure = any_run.gain_per_client([Run(changed)])
     assert figure
     axes: Any = figure.axes[0]
     heights = np.array([bar.get_height() for bar in axes.patches]).reshape(2, CLIENTS)
@@ -72,7 +73,7 @@ def test_gains_over_training_alone(fedavg: Run, local: Run):
 
 def test_label_bubbles(fedavg: Run):
     counts = load_federation(fedavg.config.data).label_counts()
-    figure = figures.label_distribution([fedavg])
+    figure = any_run.label_distribution([fedavg])
     assert figure
     sizes: Any = figure.axes[0]
     marks: Any = figure.axes[1].collections[0]
@@ -86,7 +87,7 @@ def test_label_bubbles(fedavg: Run):
 def test_many_clients_are_a_heat_map(tmp_path: Path):
     config = make_config(table("fedavg", data={"clients": 70, "partition": "iid"}))
     many = create_run(tmp_path / "many", config, load_federation(config.data))
-    figure = figures.label_distribution([many])
+    figure = any_run.label_distribution([many])
     assert figure
     sizes, heat = figure.axes
     assert "70 clients, 10 classes, 1,797 images; too many for bubbles" in sizes.get_title("left")
@@ -97,12 +98,12 @@ def test_many_clients_are_a_heat_map(tmp_path: Path):
 def test_no_counts_no_label_picture(changed: Path, tmp_path: Path):
     with np.load(changed / "partition.npz") as file:
         np.savez_compressed(changed / "partition.npz", rows=file["rows"], bounds=file["bounds"])
-    assert figures.label_distribution([Run(changed)]) is None
+    assert any_run.label_distribution([Run(changed)]) is None
     assert "Every client" in report(tmp_path, Run(changed))
 
 
 def test_style_stays_inside(fedavg: Run):
     before = dict(matplotlib.rcParams)
-    figure = figures.accuracy_over_clients([fedavg])
+    figure = any_run.accuracy_over_clients([fedavg])
     assert figure and "<svg" in to_svg(figure)
     assert dict(matplotlib.rcParams) == before

@@ -17,7 +17,7 @@ from fedtailor.data.federation import load_federation
 from fedtailor.experiment import resume, run
 from fedtailor.loop import Progress
 from fedtailor.report import facts
-from fedtailor.report.html import write_report
+from fedtailor.report.page import write_report
 from fedtailor.report.tables import duration
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run

@@ -9,7 +9,7 @@ import torch
 from sample import Reader, edit, made_up, report
 
 from fedtailor.core.errors import UserError
-from fedtailor.report.html import write_report
+from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
 from fedtailor.runs.search_state import search_lines, searched
 from fedtailor.runs.summary import summarise

@@ -8,8 +8,9 @@ import pytest
 from matplotlib.colors import to_rgba
 from sample import edit, made_up, report
 
-from fedtailor.report import clouds, facts, policies, searches
-from fedtailor.report.looks import COLOURS, LOSER
+from fedtailor.report import facts, search_facts
+from fedtailor.report.drawing import COLOURS, LOSER
+from fedtailor.report.pictures import points, searches
 from fedtailor.runs.folder import Run
 from fedtailor.runs.search_state import mean_entropies, searched
 
@@ -33,7 +34,7 @@ def test_map_of_architectures(made: Run):
     assert figure
     cells, undecided = figure.axes
     image = np.asarray(cells.images[0].get_array())
-    order, there = facts.clients_in_order([made]), policies.deployed(made)
+    order, there = facts.clients_in_order([made]), search_facts.deployed(made)
     assert there and image.shape == (19, 6, 4)
     genes = np.array([there.genes[client] for client in order]).T
     narrow = image[0][genes[0] == 0]
@@ -68,7 +69,7 @@ def test_search_over_rounds(made: Run, fedavg: Run):
 
 
 def test_memory_budgets(made: Run):
-    clients = policies.memory(made)
+    clients = search_facts.memory(made)
     budgets = [one.budget for one in clients]
     assert budgets == sorted(budgets) and len(set(budgets)) == 6
     assert all(one.deployed == 2 + one.client for one in clients)
@@ -89,22 +90,22 @@ def test_memory_budgets(made: Run):
 
 def test_shares_of_memory(tmp_path: Path):
     run = made_up(tmp_path / "run", rounds=2, budget={"memory_mb": {"share": [0.5, 0.5]}})
-    assert {round(one.budget, 2) for one in policies.memory(run)} == {11.02}
+    assert {round(one.budget, 2) for one in search_facts.memory(run)} == {11.02}
 
 
 def test_pairs_of_clients(made: Run, tmp_path: Path):
-    figure = clouds.similarity([made])
+    figure = points.similarity([made])
     assert figure
     marks: Any = figure.axes[0].collections[0]
     assert len(marks.get_offsets()) == 15
     assert figure.axes[0].get_title("left").startswith("rank correlation +")
     many = made_up(tmp_path / "many", clients=60, rounds=1)
-    figure = clouds.similarity([many, made])
+    figure = points.similarity([many, made])
     assert figure and len(figure.axes) == 2
 
 
 def test_size_and_accuracy(made: Run, fedavg: Run):
-    figure = clouds.accuracy_by_size([fedavg, made])
+    figure = points.accuracy_by_size([fedavg, made])
     assert figure
     (marks,) = figure.axes[0].collections
     assert np.allclose(marks.get_offsets(), [[1 + c / 1e6, 40.0] for c in range(6)], rtol=1e-9)
@@ -115,8 +116,8 @@ def test_runs_that_do_not_search_have_none_of_it(fedavg: Run, local: Run):
         searches.architecture_map,
         searches.search_over_rounds,
         searches.memory_budgets,
-        clouds.similarity,
-        clouds.accuracy_by_size,
+        points.similarity,
+        points.accuracy_by_size,
     ):
         assert draw([fedavg, local]) is None
 
@@ -131,5 +132,5 @@ def test_the_page_has_them_all(made: Run, fedavg: Run, tmp_path: Path):
 def test_a_folder_of_before_there_were_roles(changed: Path, made: Run):
     edit(changed, "DROP TABLE architecture")
     edit(changed, "CREATE TABLE architecture(round INTEGER, client INTEGER, arch TEXT, score REAL)")
-    assert policies.deployed(Run(changed)) is None
-    assert clouds.accuracy_by_size([Run(changed), made])
+    assert search_facts.deployed(Run(changed)) is None
+    assert points.accuracy_by_size([Run(changed), made])

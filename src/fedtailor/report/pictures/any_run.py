@@ -9,17 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedtailor.report.facts import (
-    Gain,
-    Labels,
-    accuracies,
-    asked,
-    clients_in_order,
-    gains,
-    label_counts,
-    same_clients,
-)
-from fedtailor.report.looks import (
+from fedtailor.report.drawing import (
     COLOURS,
     LOSER,
     MAX_BARS,
@@ -32,6 +22,16 @@ from fedtailor.report.looks import (
     looks,
     name_clients,
     step_keys,
+)
+from fedtailor.report.facts import (
+    Gain,
+    Labels,
+    accuracies,
+    asked,
+    clients_in_order,
+    gains,
+    label_counts,
+    same_clients,
 )
 from fedtailor.report.svg import MUTED, styled
 from fedtailor.runs.folder import Run

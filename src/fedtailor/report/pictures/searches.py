@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedtailor.report.facts import clients_in_order
-from fedtailor.report.looks import (
+from fedtailor.report.drawing import (
     COLOURS,
     LOSER,
     MAX_NAMED,
@@ -24,7 +23,8 @@ from fedtailor.report.looks import (
     name_clients,
     step_keys,
 )
-from fedtailor.report.policies import (
+from fedtailor.report.facts import clients_in_order
+from fedtailor.report.search_facts import (
     Memory,
     Search,
     deployed,

@@ -65,7 +65,7 @@ def _render(**values: Any) -> str:
 
 def _pictures(runs: Sequence[Run], folder: Path | None) -> list[dict[str, str]]:
     """Draw what there is to draw, for the page and, where a folder is given, as files."""
-    from fedtailor.report.pictures import PICTURES  # matplotlib takes long to import
+    from fedtailor.report.pictures.catalogue import PICTURES  # matplotlib takes long to import
     from fedtailor.report.svg import inline, to_svg
 
     found = []

@@ -8,10 +8,10 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedtailor.report.drawing import WIDTH, Look, clip, legend, looks
 from fedtailor.report.facts import accuracies
 from fedtailor.report.likeness import Floats, Likeness, likeness
-from fedtailor.report.looks import WIDTH, Look, clip, legend, looks
-from fedtailor.report.policies import deployed, searches
+from fedtailor.report.search_facts import deployed, searches
 from fedtailor.report.svg import INK, styled
 from fedtailor.runs.folder import Run
 

@@ -5,7 +5,7 @@ A new picture is one function and one entry in PICTURES.
 
 from dataclasses import dataclass
 
-from fedtailor.report import clouds, figures, searches
+from fedtailor.report.pictures import any_run, points, searches
 from fedtailor.report.svg import Draw
 
 
@@ -25,28 +25,28 @@ PICTURES = (
         "At what price?",
         "Accuracy before any final tuning, against rounds, traffic and time: higher and further "
         "left is better; a run that sends nothing is a dot at 0 MB.",
-        figures.accuracy_over_rounds,
+        any_run.accuracy_over_rounds,
     ),
     Picture(
         "clients",
         "Who is served well?",
         "The curve's height is the share of clients with at most the accuracy below it: further "
         "right is better, steeper is fairer; clients that train alone are dashed.",
-        figures.accuracy_over_clients,
+        any_run.accuracy_over_clients,
     ),
     Picture(
         "gain",
         "Is it worth it for every client?",
         "Each bar is a client's gain, in points of test accuracy, over what the axis names; "
         "vermilion bars below zero are clients that lose.",
-        figures.gain_per_client,
+        any_run.gain_per_client,
     ),
     Picture(
         "labels",
         "How different are the clients?",
         "Each column is a client, in the order used everywhere on this page; a mark's area (or "
         "colour) is its number of images of a class, the bars above are all its images.",
-        figures.label_distribution,
+        any_run.label_distribution,
     ),
     Picture(
         "architectures",
@@ -81,12 +81,12 @@ PICTURES = (
         "2 apart; 1 less the cosine of probabilities less undecided ones). The line is the mean; "
         "the rank correlation is Spearman's, its p-value one-sided, by exchanging clients "
         "(Mantel's test). At most three runs that search are shown.",
-        clouds.similarity,
+        points.similarity,
     ),
     Picture(
         "parameters",
         "What do small networks cost?",
         "Each mark is a client: the size of the network it would deploy, and its test accuracy.",
-        clouds.accuracy_by_size,
+        points.accuracy_by_size,
     ),
 )
