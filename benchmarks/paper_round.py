@@ -22,8 +22,8 @@ from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec, registry
 from fedtailor.core.types import Arch, Augment, ClientInfo, Message, Result, Server, Setting, Task
 from fedtailor.data.federation import Federation
-from fedtailor.engines.base import Done, Ticket
-from fedtailor.engines.site import Site, perform
+from fedtailor.engines._base import Done, Ticket
+from fedtailor.engines._client import Site, perform
 from fedtailor.loop import draw_cohort
 from fedtailor.search import policy
 from fedtailor.training.merge import merge, weighed

@@ -17,9 +17,9 @@ from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Message, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines.base import Done, Failure, Ticket
+from fedtailor.engines._base import Done, Failure, Ticket
+from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
-from fedtailor.engines.site import Site
 from fedtailor.experiment import clients_of, run, setting_of
 from fedtailor.loop import ClientFailedError
 from fedtailor.networks.initial import initial_weights

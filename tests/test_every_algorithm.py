@@ -11,8 +11,8 @@ from fedtailor.algorithms._base import check_sends, state_types
 from fedtailor.core import codec, registry
 from fedtailor.core.types import Result, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines.base import NEVER, Done, Ticket
-from fedtailor.engines.site import Site, perform
+from fedtailor.engines._base import NEVER, Done, Ticket
+from fedtailor.engines._client import Site, perform
 from fedtailor.experiment import clients_of, resume, run, setting_of
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise

@@ -16,7 +16,7 @@ from fedtailor.cli import main
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.engines import local
-from fedtailor.engines.base import Ticket
+from fedtailor.engines._base import Ticket
 from fedtailor.experiment import resume, run
 from fedtailor.onboarding import default_path, onboard
 from fedtailor.runs.folder import Run

@@ -12,8 +12,8 @@ from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
 from fedtailor.core.types import Arch, Budget, ClientInfo, Result, Server, Setting
 from fedtailor.data.federation import Federation
-from fedtailor.engines.base import Done, Ticket
-from fedtailor.engines.site import Site, perform
+from fedtailor.engines._base import Done, Ticket
+from fedtailor.engines._client import Site, perform
 from fedtailor.networks import cost
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import genes, policy

@@ -12,9 +12,9 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.types import ClientInfo, Server, Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.engines.base import Engine
+from fedtailor.engines._base import Engine
+from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
-from fedtailor.engines.site import Site
 from fedtailor.loop import Loop, Progress, federate
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights

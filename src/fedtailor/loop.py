@@ -14,7 +14,7 @@ from fedtailor.algorithms._base import Algorithm, state_types
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import ClientInfo, Log, Message, Result, Server, Setting
-from fedtailor.engines.base import NEVER, Done, Engine, Failure, Ticket
+from fedtailor.engines._base import NEVER, Done, Engine, Failure, Ticket
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
 from fedtailor.runs.create import START

@@ -20,8 +20,8 @@ from torch.backends import cudnn
 from fedtailor.core import channel, codec, registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Json, SearchSpace, Tensors
+from fedtailor.engines._worker import failure_of
 from fedtailor.engines.local import KEEP_MEMORY
-from fedtailor.engines.worker import failure_of
 
 Work: TypeAlias = Callable[[socket.socket, Json, Tensors], None]
 Shared: TypeAlias = tuple[int, Json]  # a descriptor, and where each tensor lies

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Json, Log, Message, Reply, Tensors
-from fedtailor.engines.base import Done, Failure, Ticket
-from fedtailor.engines.site import Site, perform
-from fedtailor.engines.worker import failure_of
+from fedtailor.engines._base import Done, Failure, Ticket
+from fedtailor.engines._client import Site, perform
+from fedtailor.engines._worker import failure_of
 
 
 class InProcess:
@@ -198,7 +198,7 @@ class Workers:
                 sys.executable,
                 "-P",
                 "-m",
-                "fedtailor.engines.worker",
+                "fedtailor.engines._worker",
                 str(theirs.fileno()),
                 str(end),
             ],

@@ -21,8 +21,8 @@ import numpy as np
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Found, Log
-from fedtailor.engines.base import NEVER
-from fedtailor.engines.site import state_file
+from fedtailor.engines._base import NEVER
+from fedtailor.engines._client import state_file
 from fedtailor.runs.config import Config, read_config
 
 SCHEMA = """

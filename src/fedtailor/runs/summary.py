@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
-from fedtailor.engines.site import state_file
+from fedtailor.engines._client import state_file
 from fedtailor.runs.folder import Run
 from fedtailor.runs.search_state import searched, undisturbed
 

@@ -13,8 +13,8 @@ import torch
 from fedtailor.core import channel, codec, registry
 from fedtailor.core.types import ClientInfo, Json, Message, Setting, Task, Tensors
 from fedtailor.data.federation import Federation
-from fedtailor.engines.base import Failure, Ticket
-from fedtailor.engines.site import Site, perform
+from fedtailor.engines._base import Failure, Ticket
+from fedtailor.engines._client import Site, perform
 
 
 def main(talk: int, lifeline: int) -> None:

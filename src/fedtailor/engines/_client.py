@@ -27,7 +27,7 @@ from fedtailor.core.types import (
     Setting,
 )
 from fedtailor.data.federation import Federation
-from fedtailor.engines.base import NEVER, Done, Ticket
+from fedtailor.engines._base import NEVER, Done, Ticket
 from fedtailor.networks import cost
 from fedtailor.training import learn
 
