@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.experiment import run
+from fedtailor.experiment.lifecycle import run
 from fedtailor.runs.folder import Page, Run
 
 NUMBERS = (100, 1_000, 10_000)

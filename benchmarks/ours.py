@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import reference
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.core import codec
-from fedtailor.experiment import run
+from fedtailor.experiment.lifecycle import run
 from fedtailor.runs.folder import Page, Run
 
 

@@ -24,7 +24,7 @@ from fedtailor.core.types import Arch, Augment, ClientInfo, Message, Result, Ser
 from fedtailor.data.federation import Federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.loop import draw_cohort
+from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.search import policy
 from fedtailor.training.merge import merge, weighed
 

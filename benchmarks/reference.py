@@ -12,8 +12,8 @@ import torch
 
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
-from fedtailor.experiment import clients_of, setting_of
-from fedtailor.loop import draw_cohort
+from fedtailor.experiment.lifecycle import clients_of, setting_of
+from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import make_config
 

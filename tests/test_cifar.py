@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedtailor.core import registry
-from fedtailor.experiment import run
+from fedtailor.experiment.lifecycle import run
 from fedtailor.runs.summary import summarise
 
 ROOT = Path(os.environ.get("FEDTAILOR_DATA", "nowhere"))

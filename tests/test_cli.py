@@ -16,8 +16,8 @@ import pytest
 
 from fedtailor import terminal
 from fedtailor.cli import main
-from fedtailor.experiment import run as run_experiment
-from fedtailor.loop import Progress
+from fedtailor.experiment.lifecycle import run as run_experiment
+from fedtailor.experiment.rounds import Progress
 from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.summary import digest
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Budget
-from fedtailor.experiment import as_config
+from fedtailor.experiment.lifecycle import as_config
 from fedtailor.listing import STARTERS
 from fedtailor.runs.config import (
     BudgetOptions,

@@ -20,8 +20,8 @@ from fedtailor.data.federation import load_federation
 from fedtailor.engines._base import Done, Failure, Ticket
 from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
-from fedtailor.experiment import clients_of, run, setting_of
-from fedtailor.loop import ClientFailedError
+from fedtailor.experiment.lifecycle import clients_of, run, setting_of
+from fedtailor.experiment.rounds import ClientFailedError
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise

@@ -13,7 +13,7 @@ from fedtailor.core.types import Result, Server
 from fedtailor.data.federation import load_federation
 from fedtailor.engines._base import NEVER, Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.experiment import clients_of, resume, run, setting_of
+from fedtailor.experiment.lifecycle import clients_of, resume, run, setting_of
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise
 from fedtailor.training import learn
@@ -71,7 +71,7 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
     """Stopped after every round but the last, against never stopped."""
     whole = run(tiny(algorithm__name=name), tmp_path / "whole")
 
-    from fedtailor import loop as looping
+    from fedtailor.experiment import rounds as looping
     from fedtailor.runs.folder import Run
 
     committed = Run.commit

@@ -10,7 +10,7 @@ import torch
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Setting, Task
-from fedtailor.experiment import run
+from fedtailor.experiment.lifecycle import run
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import shapes, view
 from fedtailor.runs.config import config_table, make_config, read_config, write_config

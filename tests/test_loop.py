@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedtailor.core.types import ClientInfo, Task
-from fedtailor.experiment import run
-from fedtailor.loop import draw_cohort
+from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.networks import cost
 
 Tiny = Callable[..., dict[str, Any]]

@@ -17,8 +17,8 @@ from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.engines import local
 from fedtailor.engines._base import Ticket
-from fedtailor.experiment import resume, run
-from fedtailor.onboarding import default_path, onboard
+from fedtailor.experiment.lifecycle import resume, run
+from fedtailor.experiment.onboarding import default_path, onboard
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest, summarise
 from fedtailor.search.policy import Policies
@@ -120,7 +120,7 @@ def test_killed_and_resumed_to_the_same_digest(
     old: Run, new: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     """Stopped before the first state was tested, and after every round."""
-    path, committed, tested = tmp_path / "parts", Run.commit, "fedtailor.loop._test"
+    path, committed, tested = tmp_path / "parts", Run.commit, "fedtailor.experiment.rounds._test"
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -185,7 +185,7 @@ def test_a_run_that_is_not_finished(tiny: Tiny, tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedtailor.loop._test_selected", stop)
+        patch.setattr("fedtailor.experiment.rounds._test_selected", stop)
         with pytest.raises(KeyboardInterrupt):
             run(tiny(data__new_clients=2), tmp_path / "run")
     assert not Run(tmp_path / "run").finished()

@@ -12,7 +12,7 @@ import pytest
 
 from fedtailor.algorithms.perfedrlnas import SHARED, Searching
 from fedtailor.core import codec
-from fedtailor.experiment import resume, run
+from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.networks import cost
 from fedtailor.networks.store import full_shapes
 from fedtailor.runs.config import make_config, write_config

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedtailor.planning import plan
+from fedtailor.experiment.planning import plan
 from fedtailor.runs.config import make_config
 from fedtailor.terminal import plan_lines
 

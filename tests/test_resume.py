@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedtailor.core.errors import UserError
-from fedtailor.experiment import resume, run
+from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.folder import Run, lock_folder
 from fedtailor.runs.summary import digest
@@ -141,7 +141,7 @@ def _interrupt(*_: object) -> None:
 def _stop_before_the_end(table: dict[str, Any], path: Path) -> None:
     """Leave a run with all its rounds, but without the test of the selected one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedtailor.loop._test_selected", _interrupt)
+        patch.setattr("fedtailor.experiment.rounds._test_selected", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(table, path)
 

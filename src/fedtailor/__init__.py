@@ -12,8 +12,8 @@ os.environ.setdefault("MKL_CBWR", "AVX2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from fedtailor.experiment import resume, run
-    from fedtailor.onboarding import onboard
+    from fedtailor.experiment.lifecycle import resume, run
+    from fedtailor.experiment.onboarding import onboard
     from fedtailor.runs.folder import Run
     from fedtailor.runs.summary import summarise
 
@@ -24,11 +24,11 @@ __all__ = ["Run", "onboard", "resume", "run", "summarise"]
 def __getattr__(name: str) -> Any:
     """Import on first use: `fedtailor --help` must not wait for torch."""
     if name in ("run", "resume"):
-        from fedtailor import experiment
+        from fedtailor.experiment import lifecycle
 
-        return getattr(experiment, name)
+        return getattr(lifecycle, name)
     if name == "onboard":
-        from fedtailor.onboarding import onboard
+        from fedtailor.experiment.onboarding import onboard
 
         return onboard
     if name == "Run":

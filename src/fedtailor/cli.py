@@ -91,7 +91,8 @@ def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
         as_json: print JSON for scripts.
     """
     config = _config(file, overrides)
-    from fedtailor import planning, terminal
+    from fedtailor import terminal
+    from fedtailor.experiment import planning
 
     found = planning.plan(config)
     if as_json:
@@ -111,13 +112,13 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
         as_json: print what `show --json` prints at the end.
     """
     config = _config(file, overrides)
-    from fedtailor import experiment
+    from fedtailor.experiment import lifecycle
     from fedtailor.runs.create import default_path
 
     path = out or default_path(config)
     for text in config.algorithm.warnings():
         print(f"fedtailor: warning: {text}", file=sys.stderr)
-    _execute(lambda progress: experiment.run(config, path, progress), path, as_json)
+    _execute(lambda progress: lifecycle.run(config, path, progress), path, as_json)
 
 
 @app.command
@@ -128,9 +129,9 @@ def resume(path: Path, /, *, as_json: AsJson = False) -> None:
         path: the run folder.
         as_json: print what `show --json` prints at the end.
     """
-    from fedtailor import experiment
+    from fedtailor.experiment import lifecycle
 
-    _execute(lambda progress: experiment.resume(path, progress), path, as_json)
+    _execute(lambda progress: lifecycle.resume(path, progress), path, as_json)
 
 
 @app.command
@@ -167,7 +168,7 @@ def onboard(
         out: the new run folder; by default RUN/onboard, then RUN/onboard-2 and so on.
         as_json: print what `show --json` prints at the end.
     """
-    from fedtailor import onboarding
+    from fedtailor.experiment import onboarding
     from fedtailor.runs.config import parse_override
     from fedtailor.runs.folder import Run
 
@@ -269,7 +270,7 @@ def _heard_interrupts() -> list[int]:
 def _execute(work: Any, path: Path, as_json: bool) -> None:
     """Do a run under a progress line; say how to go on if it ends early."""
     from fedtailor import terminal
-    from fedtailor.loop import ClientFailedError, Progress
+    from fedtailor.experiment.rounds import ClientFailedError, Progress
 
     progress = Progress(0)
     again = f"fedtailor resume {path}"

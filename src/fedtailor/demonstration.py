@@ -3,8 +3,9 @@
 import time
 from pathlib import Path
 
-from fedtailor import experiment, terminal
-from fedtailor.loop import Progress
+from fedtailor import terminal
+from fedtailor.experiment import lifecycle
+from fedtailor.experiment.rounds import Progress
 from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
@@ -25,7 +26,7 @@ def show(out: Path | None) -> list[Run]:
         progress = Progress(0)
         with terminal.follow(progress, name):
             config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
-            runs.append(experiment.run(config, folder / name, progress))
+            runs.append(lifecycle.run(config, folder / name, progress))
     page = write_report(runs, folder / "report.html", folder / "figures")
     print("\n".join(terminal.result_lines([summarise(run) for run in runs])))
     print(f"report:     {page}")

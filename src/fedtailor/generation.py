@@ -17,7 +17,7 @@ from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import load_source, source_names
-from fedtailor.experiment import device_of
+from fedtailor.experiment.lifecycle import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
 from fedtailor.runs.config import Device, flatten, make_space, override, validate

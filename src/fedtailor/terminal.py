@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from fedtailor.loop import Progress
+from fedtailor.experiment.rounds import Progress
 
 console = Console(stderr=True, highlight=False)
 LINE_EVERY_S = 5.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sample import table
 
-from fedtailor.experiment import run
+from fedtailor.experiment.lifecycle import run
 from fedtailor.report.pictures import catalogue
 from fedtailor.runs.folder import Run
 

@@ -14,8 +14,8 @@ from sample import CLIENTS, DATA, Reader, report, table
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
-from fedtailor.experiment import resume, run
-from fedtailor.loop import Progress
+from fedtailor.experiment.lifecycle import resume, run
+from fedtailor.experiment.rounds import Progress
 from fedtailor.report import facts
 from fedtailor.report.page import write_report
 from fedtailor.report.tables import duration

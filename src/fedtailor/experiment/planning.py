@@ -13,7 +13,13 @@ from fedtailor.core.types import Arch, ClientInfo, Message, Server, Task
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.experiment import check_config, clients_of, device_of, setting_of, taking_part
+from fedtailor.experiment.lifecycle import (
+    check_config,
+    clients_of,
+    device_of,
+    setting_of,
+    taking_part,
+)
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
 

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedtailor import experiment
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.loop import Progress
+from fedtailor.experiment import lifecycle
+from fedtailor.experiment.rounds import Progress
 from fedtailor.runs.config import Config, config_table, flatten, make_config, override
 from fedtailor.runs.create import START, dealt, form
 from fedtailor.runs.folder import Run
@@ -56,14 +56,14 @@ def onboard(
 
         def create(federation: Federation) -> Run:
             _refuse_trained_images(old, config, federation)
-            made = experiment.create(target, config, federation, state)
+            made = lifecycle.create(target, config, federation, state)
             state.unlink()
             return made
 
         def load(options: DataOptions) -> Federation:
             return _load(options, given, known)
 
-        return experiment.conduct(config, create, progress, load)
+        return lifecycle.conduct(config, create, progress, load)
 
 
 def default_path(path: str | Path) -> Path:
@@ -185,7 +185,7 @@ def _refuse_trained_images(old: Run, config: Config, federation: Federation) -> 
     if same and config.population == "new":
         return
     trained = len(before["bounds"]) - old.config.data.new_clients
-    who = experiment.taking_part(config, federation)
+    who = lifecycle.taking_part(config, federation)
     first, last = now["bounds"][who.start, 0], now["bounds"][who.stop - 1, 3]
     theirs = before["rows"][: before["bounds"][trained - 1, 3]]
     if np.isin(now["rows"][first:last], theirs).any():

@@ -15,7 +15,7 @@ from fedtailor.data.options import DataOptions
 from fedtailor.engines._base import Engine
 from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
-from fedtailor.loop import Loop, Progress, federate
+from fedtailor.experiment.rounds import Loop, Progress, federate
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import (

@@ -1,0 +1,1 @@
+"""A whole experiment: prepare, create, execute."""
