@@ -32,10 +32,10 @@ from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Arch, Augment, Examples, SearchSpace
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.generation import encoder_of
 from fedtailor.networks.store import Store
+from fedtailor.pretrain.generators import encoder_of
 from fedtailor.pretrain.settings import recipe_for
-from fedtailor.pretrain.supernet import train_supernet
+from fedtailor.pretrain.supernet_training import train_supernet
 from fedtailor.report.drawing import COLOURS
 from fedtailor.report.svg import STYLE, to_svg
 from fedtailor.runs.config import make_space

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Augment, Examples, Tensors
-from fedtailor.pretrain import encoder as pretrain
+from fedtailor.pretrain import encoder_training as pretrain
 from fedtailor.search.diffusion import encoder as module
 from fedtailor.search.diffusion.encoder import (
     Encoder,

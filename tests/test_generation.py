@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from fedtailor import cli, generation, terminal
+from fedtailor import cli, terminal
 from fedtailor.cli import main
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Choice
-from fedtailor.generation import Drawn, Order, card_lines, data_options, recipe
+from fedtailor.pretrain import generators
+from fedtailor.pretrain.generators import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
 from fedtailor.runs.config import flatten, make_space, parse_override
 from fedtailor.search import genes
@@ -39,7 +40,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a generator for 216 architectures, made from digits."""
     out = tmp_path_factory.mktemp("made") / "tiny.safetensors"
     changes = dict(parse_override(text) for text in words())
-    generation.make(Order(SPACE, "digits", out, "default", workers=1), changes)
+    generators.make(Order(SPACE, "digits", out, "default", workers=1), changes)
     return out
 
 
@@ -95,7 +96,7 @@ def test_ctrl_c_says_how_to_go_on(say: Any, monkeypatch: pytest.MonkeyPatch):
     def make(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generation, "make", make)
+    monkeypatch.setattr(generators, "make", make)
     _, errors = say("pretrain", "--space", "darts", "--data", "digits", "--out", "a/b", code=130)
     assert errors == "fedtailor: stopped; the same command goes on from a/b.work\n"
 
@@ -215,7 +216,7 @@ def test_seed_strength_and_client_decide(file: Path, say: Any):
 
 def test_the_command_line_draws_as_the_library_does_unless_told(file: Path, say: Any):
     usual = {key: each.default for key, each in inspect.signature(cli.generate).parameters.items()}
-    wanted = {f.name: f.default for f in dataclasses.fields(generation.Wanted)}
+    wanted = {f.name: f.default for f in dataclasses.fields(generators.Wanted)}
     assert usual["n"] == wanted["number"]
     for name in ("data", "client", "preset", "generator", "encoder", "seed"):
         assert usual[name] == wanted[name]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor.pretrain.predictor import Lessons, loss_of, pooled, ranking
-from fedtailor.pretrain.training import Training
+from fedtailor.pretrain.network_training import Training
+from fedtailor.pretrain.predictor_training import Lessons, loss_of, pooled, ranking
 from fedtailor.search.diffusion.predictor import Predictor, standardised
 from fedtailor.search.diffusion.sde import VE
 

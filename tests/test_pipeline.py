@@ -20,8 +20,8 @@ from fedtailor.networks.store import Store
 from fedtailor.pretrain import pipeline
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
-from fedtailor.pretrain.supernet import State
-from fedtailor.pretrain.tasks import divided, draw_tasks, hold_out
+from fedtailor.pretrain.sub_tasks import divided, draw_tasks, hold_out
+from fedtailor.pretrain.supernet_training import State
 from fedtailor.search.diffusion.encoder import features
 from fedtailor.search.diffusion.generator import Generator, load, save
 from fedtailor.training.population import walk

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.types import Arch, SearchSpace
-from fedtailor.pretrain.quality import generation_quality
+from fedtailor.pretrain.generator_quality import generation_quality
 from fedtailor.search import genes
 from fedtailor.search.diffusion.tokens import encoding, one_hot
 from tests.search import made_up

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedtailor.core import codec
 from fedtailor.core.types import Arch, Choice, SearchSpace
-from fedtailor.pretrain.training import Training, train
+from fedtailor.pretrain.network_training import Training, train
 from fedtailor.search import genes
 from fedtailor.search.diffusion import sde as equations
 from fedtailor.search.diffusion import tokens

@@ -24,9 +24,9 @@ from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.pieces import pieces_of
 from fedtailor.networks.store import Store
-from fedtailor.pretrain import table as tables
-from fedtailor.pretrain.table import Table, accuracy_table, families
-from fedtailor.pretrain.tasks import SubTask, draw_tasks
+from fedtailor.pretrain import accuracy_table as tables
+from fedtailor.pretrain.accuracy_table import Table, accuracy_table, families
+from fedtailor.pretrain.sub_tasks import SubTask, draw_tasks
 from fedtailor.search import genes
 from fedtailor.training import learn
 from tests.tiny_space import Tiny

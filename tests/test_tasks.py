@@ -8,7 +8,7 @@ import torch
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Examples
-from fedtailor.pretrain.tasks import SubTask, TaskDraw, draw_tasks, hold_out, marking
+from fedtailor.pretrain.sub_tasks import SubTask, TaskDraw, draw_tasks, hold_out, marking
 
 CLASSES, EACH = 30, 12
 LABELS = torch.arange(CLASSES).repeat(EACH)

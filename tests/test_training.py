@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Tensors
-from fedtailor.pretrain import training as trainings
-from fedtailor.pretrain.training import Checkpoint, Loss, Training, train
+from fedtailor.pretrain import network_training as trainings
+from fedtailor.pretrain.network_training import Checkpoint, Loss, Training, train
 from tests.search.made_up import generator
 
 SHORT = Training(10, 8, lr=0.01, warmup=3, ema=0.9)

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 
 from fedtailor.core.types import Examples, SearchSpace, Task
+from fedtailor.pretrain.network_training import Training
 from fedtailor.pretrain.settings import Pretraining
-from fedtailor.pretrain.supernet import SupernetTraining
-from fedtailor.pretrain.tasks import TaskDraw
-from fedtailor.pretrain.training import Training
+from fedtailor.pretrain.sub_tasks import TaskDraw
+from fedtailor.pretrain.supernet_training import SupernetTraining
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder
 from fedtailor.search.diffusion.generator import Generator, Sampling

@@ -46,26 +46,27 @@ def pretrain(
         device: where networks are trained: auto, cpu or cuda.
         as_json: print the generator's card as JSON.
     """
-    from fedtailor import generation, terminal
+    from fedtailor import terminal
+    from fedtailor.pretrain import generators
     from fedtailor.runs.config import parse_override
 
-    order = generation.Order(space, data, out, preset, recipe, weights, encoder, workers, device)
+    order = generators.Order(space, data, out, preset, recipe, weights, encoder, workers, device)
     now = ["reading"]
     try:
         with terminal.living(lambda: f"{out.name}: {now[0]}"):
-            made = generation.make(
+            made = generators.make(
                 order,
                 dict(parse_override(text) for text in overrides),
                 lambda stage, done, of: now.__setitem__(0, f"{stage} {done}/{of}"),
             )
     except KeyboardInterrupt:
-        fail(f"stopped; the same command goes on from {generation.work_folder(out)}", 130)
+        fail(f"stopped; the same command goes on from {generators.work_folder(out)}", 130)
     if as_json:
         print_json(made.about)
         return
-    for text in generation.card_lines(made.about):
+    for text in generators.card_lines(made.about):
         print(text)
-    print(f"wrote {out}; next: {generation.next_command(order)}")
+    print(f"wrote {out}; next: {generators.next_command(order)}")
 
 
 def generate(
@@ -107,13 +108,13 @@ def generate(
         seed: of the draw.
         as_json: print JSON for scripts.
     """
-    from fedtailor import generation
+    from fedtailor.pretrain import generators
     from fedtailor.runs.config import parse_override
 
     options = dict(parse_override(text) for text in overrides)
-    wanted = generation.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)
+    wanted = generators.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)
     how = {"sampler": sampler, "steps": steps, "strength": strength}
-    found = generation.draw(wanted, how, options)
+    found = generators.draw(wanted, how, options)
     if as_json:
         print_json(found.table())
         return

@@ -26,14 +26,14 @@ from fedtailor.core.rng import numpy_rng_for, rng_for
 from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
 from fedtailor.networks.initial import initial_supernet, read_weights
 from fedtailor.networks.store import Store, full_shapes
-from fedtailor.pretrain import predictor as predicting
-from fedtailor.pretrain.predictor import Lessons
-from fedtailor.pretrain.quality import generation_quality
+from fedtailor.pretrain import predictor_training as predicting
+from fedtailor.pretrain.accuracy_table import Table, accuracy_table, families
+from fedtailor.pretrain.generator_quality import generation_quality
+from fedtailor.pretrain.network_training import train
+from fedtailor.pretrain.predictor_training import Lessons
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
-from fedtailor.pretrain.supernet import train_supernet
-from fedtailor.pretrain.table import Table, accuracy_table, families
-from fedtailor.pretrain.tasks import SubTask, divided, draw_tasks, hold_out
-from fedtailor.pretrain.training import train
+from fedtailor.pretrain.sub_tasks import SubTask, divided, draw_tasks, hold_out
+from fedtailor.pretrain.supernet_training import train_supernet
 from fedtailor.runs.folder import lock_folder
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder, Features, encoded

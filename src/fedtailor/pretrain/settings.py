@@ -5,12 +5,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt
 
-from fedtailor.pretrain import supernet as supernets
-from fedtailor.pretrain import training as trainings
-from fedtailor.pretrain.predictor import Target
-from fedtailor.pretrain.supernet import SupernetTraining
-from fedtailor.pretrain.tasks import TaskDraw
-from fedtailor.pretrain.training import Training
+from fedtailor.pretrain import network_training as trainings
+from fedtailor.pretrain import supernet_training as supernets
+from fedtailor.pretrain.network_training import Training
+from fedtailor.pretrain.predictor_training import Target
+from fedtailor.pretrain.sub_tasks import TaskDraw
+from fedtailor.pretrain.supernet_training import SupernetTraining
 from fedtailor.search.diffusion import predictor as predictors
 from fedtailor.search.diffusion import score_network as scores
 from fedtailor.search.diffusion.generator import Sampling

@@ -30,7 +30,7 @@ from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task, Tensors
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
-from fedtailor.pretrain.tasks import Marking, SubTask, marking
+from fedtailor.pretrain.sub_tasks import Marking, SubTask, marking
 from fedtailor.search.genes import sample_many
 from fedtailor.training.population import walk
 

@@ -34,7 +34,7 @@ from fedtailor.core.types import Arch, Augment, Examples, Json, SearchSpace, Set
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
-from fedtailor.pretrain.team import Follower, Leader, lead
+from fedtailor.pretrain.gradient_team import Follower, Leader, lead
 from fedtailor.search import schemes
 from fedtailor.training.optimise import SupernetOptimizer
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.types import SearchSpace
-from fedtailor.pretrain.table import Table
-from fedtailor.pretrain.training import Loss, Training
+from fedtailor.pretrain.accuracy_table import Table
+from fedtailor.pretrain.network_training import Loss, Training
 from fedtailor.search.diffusion.encoder import Features
 from fedtailor.search.diffusion.predictor import Predictor, grouped, kendall_within, standardised
 from fedtailor.search.diffusion.score_network import ScoreNetwork
