@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from fedtailor import terminal
-from fedtailor.cli import main
+from fedtailor.cli import terminal
+from fedtailor.cli.app import main
 from fedtailor.experiment.lifecycle import run as run_experiment
 from fedtailor.experiment.rounds import Progress
 from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
-COMMAND = [sys.executable, "-m", "fedtailor.cli"]
+COMMAND = [sys.executable, "-m", "fedtailor.cli.app"]
 
 
 def fedtailor(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

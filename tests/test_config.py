@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fedtailor.cli.listing import STARTERS
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Budget
 from fedtailor.experiment.lifecycle import as_config
-from fedtailor.listing import STARTERS
 from fedtailor.runs.config import (
     BudgetOptions,
     Share,

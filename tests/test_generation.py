@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedtailor import cli, terminal
-from fedtailor.cli import main
+from fedtailor.cli import app, terminal
+from fedtailor.cli.app import main
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Choice
@@ -215,7 +215,7 @@ def test_seed_strength_and_client_decide(file: Path, say: Any):
 
 
 def test_the_command_line_draws_as_the_library_does_unless_told(file: Path, say: Any):
-    usual = {key: each.default for key, each in inspect.signature(cli.generate).parameters.items()}
+    usual = {key: each.default for key, each in inspect.signature(app.generate).parameters.items()}
     wanted = {f.name: f.default for f in dataclasses.fields(generators.Wanted)}
     assert usual["n"] == wanted["number"]
     for name in ("data", "client", "preset", "generator", "encoder", "seed"):
@@ -292,7 +292,12 @@ def test_another_encoder_than_the_generator_s_is_refused(say: Any, tmp_path: Pat
 
 
 def test_the_real_program_prints_nothing_but_json(file: Path):
-    command = [sys.executable, "-m", "fedtailor.cli", *map(str, generate(file, "--n", 3, "--json"))]
+    command = [
+        sys.executable,
+        "-m",
+        "fedtailor.cli.app",
+        *map(str, generate(file, "--n", 3, "--json")),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert len(json.loads(done.stdout)["architectures"]) == 3

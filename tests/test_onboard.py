@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedtailor.algorithms.perfedrlnas import SHARED, PerFedRLNAS, Searching
-from fedtailor.cli import main
+from fedtailor.cli.app import main
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.engines import local

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from fedtailor.cli.terminal import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.runs.config import make_config
-from fedtailor.terminal import plan_lines
 
 Tiny = Callable[..., dict[str, Any]]
 SPACE = {"name": "mobilenetv3_plato", "preset": "cpu"}

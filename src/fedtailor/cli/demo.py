@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from fedtailor import terminal
+from fedtailor.cli import terminal
 from fedtailor.experiment import lifecycle
 from fedtailor.experiment.rounds import Progress
 from fedtailor.report.page import write_report

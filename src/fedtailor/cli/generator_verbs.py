@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from fedtailor.cli_common import AsJson, fail, print_json
+from fedtailor.cli.common import AsJson, fail, print_json
 
 
 def pretrain(
@@ -46,7 +46,7 @@ def pretrain(
         device: where networks are trained: auto, cpu or cuda.
         as_json: print the generator's card as JSON.
     """
-    from fedtailor import terminal
+    from fedtailor.cli import terminal
     from fedtailor.pretrain import generators
     from fedtailor.runs.config import parse_override
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 
 import fedtailor
-from fedtailor.cli_common import AsJson, fail, print_json
-from fedtailor.cli_generator import generate, pretrain
+from fedtailor.cli.common import AsJson, fail, print_json
+from fedtailor.cli.generator_verbs import generate, pretrain
 from fedtailor.core.errors import UserError
 
 app = App(
@@ -42,9 +42,9 @@ def demo(out: Out = None) -> None:
         "Eight clients, uneven classes: each alone, all together, and both. Starting ...",
         flush=True,
     )
-    from fedtailor import demonstration
+    from fedtailor.cli import demo
 
-    demonstration.show(out)
+    demo.show(out)
 
 
 @app.command
@@ -55,7 +55,7 @@ def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
         kind: one of these words; all of them when left out.
         as_json: print JSON for scripts.
     """
-    from fedtailor.listing import listing
+    from fedtailor.cli.listing import listing
 
     found = listing(kind)
     if as_json:
@@ -75,7 +75,7 @@ def cp(name: str, file: Path, /) -> None:
         name: the starter, such as quickstart; `fedtailor ls starters` lists them.
         file: where to write it; an existing file is left alone.
     """
-    from fedtailor.listing import copy_starter
+    from fedtailor.cli.listing import copy_starter
 
     copy_starter(name, file)
     print(f"wrote {file}; next: fedtailor plan {file}")
@@ -91,7 +91,7 @@ def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
         as_json: print JSON for scripts.
     """
     config = _config(file, overrides)
-    from fedtailor import terminal
+    from fedtailor.cli import terminal
     from fedtailor.experiment import planning
 
     found = planning.plan(config)
@@ -269,7 +269,7 @@ def _heard_interrupts() -> list[int]:
 
 def _execute(work: Any, path: Path, as_json: bool) -> None:
     """Do a run under a progress line; say how to go on if it ends early."""
-    from fedtailor import terminal
+    from fedtailor.cli import terminal
     from fedtailor.experiment.rounds import ClientFailedError, Progress
 
     progress = Progress(0)
@@ -296,7 +296,7 @@ def _write_report(found: Any) -> None:
 
 
 def _show(found: Any, as_json: bool, reach: float | None = None) -> None:
-    from fedtailor import terminal
+    from fedtailor.cli import terminal
     from fedtailor.runs.summary import summarise
     from fedtailor.runs.time_to_accuracy import reached
 
