@@ -22,7 +22,7 @@ from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
-COMMAND = [sys.executable, "-m", "fedtailor.cli.app"]
+COMMAND = [sys.executable, "-m", "fedtailor"]
 
 
 def fedtailor(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -295,7 +295,7 @@ def test_the_real_program_prints_nothing_but_json(file: Path):
     command = [
         sys.executable,
         "-m",
-        "fedtailor.cli.app",
+        "fedtailor",
         *map(str, generate(file, "--n", 3, "--json")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)

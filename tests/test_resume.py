@@ -19,7 +19,7 @@ from fedtailor.runs.folder import Run, lock_folder
 from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
-FEDTAILOR = [sys.executable, "-m", "fedtailor.cli.app"]
+FEDTAILOR = [sys.executable, "-m", "fedtailor"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -326,6 +326,3 @@ def _more_about(entry: dict[str, Any]) -> str:
     sent = "; ".join(one["what"] for one in entry["sends"]) or "nothing"
     return f" [{entry['paper'].split(',')[0]}] Leaves a client: {sent}."
 
-
-if __name__ == "__main__":
-    main()

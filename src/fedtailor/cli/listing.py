@@ -9,7 +9,7 @@ from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.data.source import source_names
 
-STARTERS = Path(__file__).parent / "starters"
+STARTERS = Path(__file__).parents[1] / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")
 
 
