@@ -1,8 +1,7 @@
 # Everything a fresh machine with Python 3.11 needs: `make demo` and `make test` set up .venv first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-TRAINING := tests/spaces $(addprefix tests/test_,every_algorithm.py every_space.py learn.py \
-  algorithms.py pointwise.py depthwise.py supernet_training.py perfedrlnas_clients.py engines.py)
+TRAINING := $(addprefix tests/,networks training spaces algorithms engines)
 
 .PHONY: help setup demo test avx2 lint format clean
 

@@ -63,5 +63,5 @@ def client(federation: Federation) -> Client:
 
 @pytest.fixture
 def misbehaving() -> Callable[[str], str]:
-    """Return how a config names an algorithm of tests/misbehaving.py."""
-    return lambda name: f"{Path(__file__).parent / 'misbehaving.py'}:{name}"
+    """Return how a config names an algorithm of tests/helpers/misbehaving.py."""
+    return lambda name: f"{Path(__file__).parent / 'helpers' / 'misbehaving.py'}:{name}"

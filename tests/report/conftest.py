@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sample import table
 
 from fedtailor.experiment.lifecycle import run
 from fedtailor.report.pictures import catalogue
 from fedtailor.runs.folder import Run
+from tests.helpers.sample_runs import table
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sample import made_up
 from scipy.stats import spearmanr
 
 from fedtailor.report.likeness import (
@@ -16,6 +15,7 @@ from fedtailor.report.likeness import (
     variations,
 )
 from fedtailor.runs.folder import Run
+from tests.helpers.sample_runs import made_up
 
 
 def policies(

@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from sample import CLIENTS, DATA, Reader, report, table
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
@@ -23,6 +22,7 @@ from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
+from tests.helpers.sample_runs import CLIENTS, DATA, Reader, report, table
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -223,7 +223,7 @@ def test_a_picture_of_an_earlier_report_goes(local: Run, tmp_path: Path):
 
 
 def test_importing_the_page_does_not_import_matplotlib():
-    code = "import sys, fedtailor.report.html; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, fedtailor.report.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

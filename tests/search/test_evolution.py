@@ -14,7 +14,7 @@ from scipy import stats
 from fedtailor.core.types import Arch, Choice, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.evolution import Population, Rates, offspring, survivors, tournament
-from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
+from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 ALL = [*SMALL.values(), Fixed(), Coin(), Free(), *map(cpu, NAMES)]
 seeds = st.integers(0, 2**32)

@@ -15,7 +15,7 @@ from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.search import genes, policy
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
-from tests.search.made_up import (
+from tests.helpers.made_up import (
     NAMES,
     SMALL,
     TASK,

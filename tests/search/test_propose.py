@@ -22,8 +22,8 @@ from fedtailor.search.propose import (
     proposer,
 )
 from fedtailor.search.surrogate import fit
-from tests import tiny_generator
-from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
+from tests.helpers import tiny_generator
+from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 SPACE = cpu("mobilenetv3")
 

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 from fedtailor.core.types import Arch, SearchSpace
 from fedtailor.search import genes, surrogate
 from fedtailor.search.surrogate import KINDS, Coding, Surrogate, fit
-from tests.search.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
+from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 SPACE = cpu("mobilenetv3")
 FIRST, LAST = SPACE.smallest(), SPACE.largest()

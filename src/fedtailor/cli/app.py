@@ -325,4 +325,3 @@ def _more_about(entry: dict[str, Any]) -> str:
         return ""
     sent = "; ".join(one["what"] for one in entry["sends"]) or "nothing"
     return f" [{entry['paper'].split(',')[0]}] Leaves a client: {sent}."
-

@@ -1,0 +1,136 @@
+"""The pictures of a search show what the run holds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+
+from fedtailor.report import facts, search_facts
+from fedtailor.report.drawing import COLOURS, LOSER
+from fedtailor.report.pictures import points, searches
+from fedtailor.runs.folder import Run
+from fedtailor.runs.search_state import mean_entropies, searched
+from tests.helpers.sample_runs import edit, made_up, report
+
+BUDGET = {"memory_mb": {"uniform": [1.0, 8.0]}}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "run"
+    made_up(path, budget=BUDGET).close()
+    return path
+
+
+@pytest.fixture
+def made(place: Path) -> Run:
+    return Run(place)
+
+
+def test_map_of_architectures(made: Run):
+    figure = searches.architecture_map([made])
+    assert figure
+    cells, undecided = figure.axes
+    image = np.asarray(cells.images[0].get_array())
+    order, there = facts.clients_in_order([made]), search_facts.deployed(made)
+    assert there and image.shape == (19, 6, 4)
+    genes = np.array([there.genes[client] for client in order]).T
+    narrow = image[0][genes[0] == 0]
+    assert np.allclose(narrow, to_rgba(COLOURS[0])), "the smallest option"
+    assert cells.get_yticklabels()[0].get_text() == "mb1 width"
+    bars: Any = undecided.patches
+    assert [bar.get_width() for bar in bars] == list(mean_entropies(searched(made)).values())
+
+
+@pytest.mark.parametrize(("space", "choices"), [("mobilenetv3", 45), ("nasvit", 23), ("darts", 28)])
+def test_maps_of_other_spaces(space: str, choices: int, tmp_path: Path):
+    run = made_up(tmp_path / "run", rounds=2, space={"name": space, "preset": "cpu"})
+    figure = searches.architecture_map([run])
+    assert figure
+    image = np.asarray(figure.axes[0].images[0].get_array())
+    assert image.shape == (choices, 6, 4)
+    assert (image[..., 3] == 0).any() == (space == "mobilenetv3"), "absent layers are clear"
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("skip_connect" in names) == (space == "darts")
+
+
+def test_search_over_rounds(made: Run, fedavg: Run):
+    figure = searches.search_over_rounds([fedavg, made])
+    assert figure
+    entropy, reward = figure.axes
+    line = entropy.lines[0]
+    assert np.array_equal(line.get_xdata(), [1, 2, 3, 4])
+    assert np.asarray(line.get_ydata()) == pytest.approx([0.9, 0.85, 0.75, 0.65])
+    assert line.get_color() == COLOURS[1]
+    assert np.asarray(reward.lines[0].get_ydata())[0] == pytest.approx(0.2)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["perfedrlnas"]
+
+
+def test_memory_budgets(made: Run):
+    clients = search_facts.memory(made)
+    budgets = [one.budget for one in clients]
+    assert budgets == sorted(budgets) and len(set(budgets)) == 6
+    assert all(one.deployed == 2 + one.client for one in clients)
+    (first,) = (one for one in clients if one.client == 0)
+    assert first.drawn == (True, False)
+    figure = searches.memory_budgets([made])
+    assert figure
+    taken, overflows = figure.axes
+    bars: Any = taken.patches[:6]
+    assert [bar.get_height() for bar in bars] == [one.deployed for one in clients]
+    lost: Any = overflows.patches
+    assert [bar.get_height() for bar in lost] == [50 * (one.client == 0) for one in clients]
+    assert lost[0].get_facecolor() == to_rgba(LOSER)
+    fit = sum(one.deployed <= one.budget for one in clients)
+    assert f"{fit} of 6 deployed networks fit" in taken.get_title("left")
+    assert "17 % in the first half, 0 % in the second" in taken.get_title("left")
+
+
+def test_shares_of_memory(tmp_path: Path):
+    run = made_up(tmp_path / "run", rounds=2, budget={"memory_mb": {"share": [0.5, 0.5]}})
+    assert {round(one.budget, 2) for one in search_facts.memory(run)} == {11.02}
+
+
+def test_pairs_of_clients(made: Run, tmp_path: Path):
+    figure = points.similarity([made])
+    assert figure
+    marks: Any = figure.axes[0].collections[0]
+    assert len(marks.get_offsets()) == 15
+    assert figure.axes[0].get_title("left").startswith("rank correlation +")
+    many = made_up(tmp_path / "many", clients=60, rounds=1)
+    figure = points.similarity([many, made])
+    assert figure and len(figure.axes) == 2
+
+
+def test_size_and_accuracy(made: Run, fedavg: Run):
+    figure = points.accuracy_by_size([fedavg, made])
+    assert figure
+    (marks,) = figure.axes[0].collections
+    assert np.allclose(marks.get_offsets(), [[1 + c / 1e6, 40.0] for c in range(6)], rtol=1e-9)
+
+
+def test_runs_that_do_not_search_have_none_of_it(fedavg: Run, local: Run):
+    for draw in (
+        searches.architecture_map,
+        searches.search_over_rounds,
+        searches.memory_budgets,
+        points.similarity,
+        points.accuracy_by_size,
+    ):
+        assert draw([fedavg, local]) is None
+
+
+def test_the_page_has_them_all(made: Run, fedavg: Run, tmp_path: Path):
+    page = report(tmp_path, fedavg, made)
+    for title in ("Who got which network?", "Has the search decided?", "fit the devices?",
+                  "like networks?", "What do small networks cost?"):  # fmt: skip
+        assert title in page
+
+
+def test_a_folder_of_before_there_were_roles(changed: Path, made: Run):
+    edit(changed, "DROP TABLE architecture")
+    edit(changed, "CREATE TABLE architecture(round INTEGER, client INTEGER, arch TEXT, score REAL)")
+    assert search_facts.deployed(Run(changed)) is None
+    assert points.accuracy_by_size([Run(changed), made])
