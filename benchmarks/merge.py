@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fedtailor.core.types import Setting, Task
+from fedtailor.core.space import Task
+from fedtailor.core.types import Setting
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import genes

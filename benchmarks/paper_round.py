@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from benchmarks.twins.ours import twin_of
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec, registry
-from fedtailor.core.types import Arch, Augment, ClientInfo, Message, Result, Server, Setting, Task
+from fedtailor.core.space import Arch, Task
+from fedtailor.core.types import Augment, ClientInfo, Message, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform

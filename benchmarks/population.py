@@ -13,7 +13,8 @@ import time
 import torch
 
 from benchmarks.twins.ours import twin_of
-from fedtailor.core.types import Arch, Examples, Setting, Task
+from fedtailor.core.space import Arch, Task
+from fedtailor.core.types import Examples, Setting
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from benchmarks.subnet_step import LR, TASK, seconds
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, Setting
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Setting
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
 from fedtailor.search import genes

@@ -12,7 +12,7 @@ import torch
 
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
-from fedtailor.experiment.lifecycle import clients_of, setting_of
+from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import make_config

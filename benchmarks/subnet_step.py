@@ -17,7 +17,8 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
-from fedtailor.core.types import Arch, SearchSpace, Setting, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Setting
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
 from fedtailor.search import genes

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from fedtailor.core.types import Setting, Task
+from fedtailor.core.space import Task
+from fedtailor.core.types import Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store

@@ -29,7 +29,8 @@ from scipy import stats
 
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import Arch, Augment, Examples, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import Augment, Examples
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.networks.store import Store

@@ -20,7 +20,8 @@ import safetensors.torch
 import torch
 
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, Client, ClientInfo, Setting
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Client, ClientInfo, Setting
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.networks import cost

@@ -18,9 +18,10 @@ import torch
 from fedtailor import Run
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
-from fedtailor.core.types import Arch, Setting
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Setting
 from fedtailor.data.federation import Federation, load_federation
-from fedtailor.experiment.lifecycle import setting_of
+from fedtailor.experiment.prepare import setting_of
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import genes, policy
 from fedtailor.training import learn

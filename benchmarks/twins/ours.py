@@ -5,7 +5,8 @@ from typing import Any
 from torch import nn
 
 from benchmarks.twins import darts, load_by_position, mobilenetv3, mobilenetv3_plato, nasvit
-from fedtailor.core.types import Arch, SearchSpace, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Tensors
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import GENES, LAYERS, MobileNetV3
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato

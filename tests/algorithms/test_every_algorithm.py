@@ -9,11 +9,12 @@ import torch
 
 from fedtailor.algorithms._base import check_sends, state_types
 from fedtailor.core import codec, registry
-from fedtailor.core.types import Result, Server
+from fedtailor.core.types import NEVER, Result, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines._base import NEVER, Done, Ticket
+from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.experiment.lifecycle import clients_of, resume, run, setting_of
+from fedtailor.experiment.lifecycle import resume, run
+from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise
 from fedtailor.training import learn

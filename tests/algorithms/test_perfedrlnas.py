@@ -10,17 +10,8 @@ from torch import Tensor
 
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
-from fedtailor.core.types import (
-    Arch,
-    ClientInfo,
-    Json,
-    Message,
-    Result,
-    SearchSpace,
-    Server,
-    Setting,
-    Tensors,
-)
+from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import ClientInfo, Json, Message, Result, Server, Setting, Tensors
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, full_shapes, shapes
 from fedtailor.search import genes

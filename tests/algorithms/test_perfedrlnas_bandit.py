@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedtailor.algorithms.perfedrlnas import SHARED, Past, PerFedRLNAS, Searching
-from fedtailor.core.types import Arch, ClientInfo, Message, Result, SearchSpace, Server, Setting
+from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import ClientInfo, Message, Result, Server, Setting
 from fedtailor.search import policy
 from fedtailor.search.policy import Policies
 from tests.helpers.made_up import (

@@ -10,7 +10,8 @@ from torch import nn
 
 from fedtailor.algorithms.perfedrlnas import PerFedRLNAS, Searching
 from fedtailor.core import codec
-from fedtailor.core.types import Arch, Budget, ClientInfo, Result, Server, Setting
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Budget, ClientInfo, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform

@@ -15,12 +15,13 @@ import torch
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Message, Server
+from fedtailor.core.types import Failure, Message, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines._base import Done, Failure, Ticket
+from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
-from fedtailor.experiment.lifecycle import clients_of, run, setting_of
+from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.experiment.rounds import ClientFailedError
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import make_config

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import lock_folder
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.runs.config import make_config, write_config
-from fedtailor.runs.folder import Run, lock_folder
+from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]

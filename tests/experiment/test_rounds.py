@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedtailor.core.types import ClientInfo, Task
+from fedtailor.core.space import Task
+from fedtailor.core.types import ClientInfo
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.networks import cost

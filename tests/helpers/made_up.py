@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, Choice, SearchSpace, Task
+from fedtailor.core.space import Arch, Choice, SearchSpace, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.search import genes
 

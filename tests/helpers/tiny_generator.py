@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from fedtailor.core.types import Examples, SearchSpace, Task
+from fedtailor.core.space import SearchSpace, Task
+from fedtailor.core.types import Examples
 from fedtailor.pretrain.network_training import Training
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.sub_tasks import TaskDraw

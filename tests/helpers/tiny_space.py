@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fedtailor.core.types import Arch, Choice, Task
+from fedtailor.core.space import Arch, Choice, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
 
 WIDTHS, KERNELS = (4, 6, 8), (1, 3)

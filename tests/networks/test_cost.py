@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Budget, SearchSpace, Setting, Task
+from fedtailor.core.space import SearchSpace, Task
+from fedtailor.core.types import Budget, Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.cnn import CNN

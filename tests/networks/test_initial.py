@@ -9,7 +9,8 @@ import safetensors.torch
 import torch
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Setting, Task
+from fedtailor.core.space import Task
+from fedtailor.core.types import Setting
 from fedtailor.experiment.lifecycle import run
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import shapes, view

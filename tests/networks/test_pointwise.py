@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, Choice, SearchSpace, Task
+from fedtailor.core.space import Arch, Choice, SearchSpace, Task
 from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.networks.store import Store
 

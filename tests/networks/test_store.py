@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from benchmarks.twins.ours import twin_of
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, Examples, SearchSpace, Setting, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Examples, Setting, Tensors
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, coverage, full_shapes, shapes, usage, view
 from fedtailor.search import genes

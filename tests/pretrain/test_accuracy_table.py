@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.core import processes, registry
+from fedtailor.core import compute, processes, registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Work, Worker
-from fedtailor.core.types import Arch, Examples, Json, Setting, Task, Tensors
+from fedtailor.core.space import Arch, Task
+from fedtailor.core.types import Examples, Json, Setting, Tensors
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.pieces import pieces_of
@@ -208,7 +209,7 @@ def test_a_worker_that_fails_says_why(known: bool, monkeypatch: Any, capsys: Any
     worker = object.__new__(Worker)
     worker.talk, theirs = socket.socketpair()
     worker.send({"why": "too large", "known": known})
-    with processes.one_thread():
+    with compute.one_thread():
         processes.main(f"{__name__}:fail", theirs.detach(), -1)
     sentence = "too large" if known else "pretrain: a worker process failed (ValueError: too large)"
     with worker.talk, pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):

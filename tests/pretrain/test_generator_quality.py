@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.pretrain.generator_quality import generation_quality
 from fedtailor.search import genes
 from fedtailor.search.diffusion.tokens import encoding, one_hot

@@ -14,11 +14,12 @@ from fedtailor.cli import app, terminal
 from fedtailor.cli.app import main
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import Choice
+from fedtailor.core.space import Choice
+from fedtailor.core.validation import flatten, parse_override
 from fedtailor.pretrain import generators
 from fedtailor.pretrain.generators import Drawn, Order, card_lines, data_options, recipe
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
-from fedtailor.runs.config import flatten, make_space, parse_override
+from fedtailor.runs.config import make_space
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES
 from fedtailor.search.diffusion.generator import Sampling, load, save

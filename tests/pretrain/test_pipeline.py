@@ -15,7 +15,8 @@ from torch import Tensor
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import numpy_rng_for, rng_for
-from fedtailor.core.types import Arch, Examples, Task
+from fedtailor.core.space import Arch, Task
+from fedtailor.core.types import Examples
 from fedtailor.networks.store import Store
 from fedtailor.pretrain import pipeline
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from fedtailor.core.errors import UserError
 from fedtailor.core.processes import Work, Worker
 from fedtailor.core.rng import rng_for, seed_for
-from fedtailor.core.types import Augment, Examples, Setting, Task, Tensors
+from fedtailor.core.space import Task
+from fedtailor.core.types import Augment, Examples, Setting, Tensors
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, usage, view

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from fedtailor.cli.terminal import search_lines
 from fedtailor.core.errors import UserError
 from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import search_lines, searched
+from fedtailor.runs.search_state import searched
 from fedtailor.runs.summary import summarise
 from fedtailor.runs.time_to_accuracy import reached, time_to, trained_curve, wanted
 from fedtailor.search import policy

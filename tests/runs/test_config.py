@@ -10,18 +10,9 @@ import pytest
 from fedtailor.cli.listing import STARTERS
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Budget
-from fedtailor.experiment.lifecycle import as_config
-from fedtailor.runs.config import (
-    BudgetOptions,
-    Share,
-    Uniform,
-    config_table,
-    deal_budgets,
-    make_config,
-    parse_override,
-    read_config,
-    write_config,
-)
+from fedtailor.core.validation import parse_override
+from fedtailor.runs.budgets import BudgetOptions, Share, Uniform, deal_budgets
+from fedtailor.runs.config import as_config, config_table, make_config, read_config, write_config
 
 Tiny = Callable[..., dict[str, Any]]
 

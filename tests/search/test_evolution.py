@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedtailor.core.types import Arch, Choice, SearchSpace
+from fedtailor.core.space import Arch, Choice, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.evolution import Population, Rates, offspring, survivors, tournament
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, Choice, SearchSpace, Task
+from fedtailor.core.space import Arch, Choice, SearchSpace, Task
 from fedtailor.search import genes, schemes
 
 

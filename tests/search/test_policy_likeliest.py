@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor.core import registry
-from fedtailor.core.types import Arch
+from fedtailor.core.space import Arch
 from fedtailor.networks import cost
 from fedtailor.search import genes, policy
 from fedtailor.spaces.mobilenetv3 import GENES, MobileNetV3

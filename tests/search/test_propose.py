@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.generator import DiffusionProposer, Sampling
 from fedtailor.search.evolution import Population, Rates, offspring

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import RBFInterpolator
 from scipy.stats import kendalltau
 
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes, surrogate
 from fedtailor.search.surrogate import KINDS, Coding, Surrogate, fit
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator

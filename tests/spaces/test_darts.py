@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, Task
+from fedtailor.core.space import Arch, Task
+from fedtailor.core.validation import validate
 from fedtailor.networks import cost
 from fedtailor.networks.pointwise import PointwiseConv2d
-from fedtailor.runs.config import validate
 from fedtailor.spaces import _darts, _darts_operations
 from fedtailor.spaces._darts import EDGES, NODE_EDGES, OPERATION_SETS, Cell, Place
 from fedtailor.spaces._darts_operations import DilatedConv, FactorizedReduce, Maps, Noise, Style

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Task
+from fedtailor.core.space import Task
 from fedtailor.networks import cost
 from fedtailor.spaces._darts import Cell, Place
 from fedtailor.spaces._darts_operations import Style, dropped

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, SearchSpace, Setting, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.search import genes

@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor.core import registry
-from fedtailor.core.types import Setting, Task
+from fedtailor.core.space import Task
+from fedtailor.core.types import Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.spaces.levit import LeViT, _Attention

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor.core.types import Task
+from fedtailor.core.space import Task
 from fedtailor.networks import cost
 from fedtailor.networks.store import full_shapes
 from fedtailor.search import genes

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, Task
+from fedtailor.core.space import Arch, Task
 from fedtailor.networks import cost
 from fedtailor.networks.store import Shapes, full_shapes, shapes
 from fedtailor.search import genes

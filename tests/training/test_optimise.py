@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, Client, Tensors
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Client, Tensors
 from fedtailor.data.batches import batch, epoch
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Client, Examples, Setting
 from fedtailor.data.batches import batch, chunks
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.pieces import pieces_of

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
+from fedtailor.core.space import SearchSpace
 from fedtailor.core.types import (
     Client,
     ClientInfo,
@@ -22,7 +23,6 @@ from fedtailor.core.types import (
     Metric,
     Reply,
     Result,
-    SearchSpace,
     Server,
     Tensors,
 )

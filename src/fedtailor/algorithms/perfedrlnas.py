@@ -28,8 +28,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from fedtailor.algorithms._base import Algorithm, Sent
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import (
-    Arch,
     Client,
     ClientInfo,
     Found,
@@ -39,7 +39,6 @@ from fedtailor.core.types import (
     Metric,
     Reply,
     Result,
-    SearchSpace,
     Server,
     Setting,
     Tensors,
@@ -48,8 +47,7 @@ from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import policy as policies
-from fedtailor.search.describe import described
-from fedtailor.search.policy import Policies
+from fedtailor.search.policy import Policies, described
 from fedtailor.search.reward import Past, Played, Rules, remember
 from fedtailor.training import learn
 from fedtailor.training.merge import Part, Rule, merge, weighed

@@ -168,8 +168,8 @@ def onboard(
         out: the new run folder; by default RUN/onboard, then RUN/onboard-2 and so on.
         as_json: print what `show --json` prints at the end.
     """
+    from fedtailor.core.validation import parse_override
     from fedtailor.experiment import onboarding
-    from fedtailor.runs.config import parse_override
     from fedtailor.runs.folder import Run
 
     changes = dict(parse_override(text) for text in overrides)
@@ -193,8 +193,9 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
         as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
             for equal runs.
     """
+    from fedtailor.cli.terminal import search_lines
     from fedtailor.runs.folder import Run
-    from fedtailor.runs.search_state import search_lines, searched
+    from fedtailor.runs.search_state import searched
     from fedtailor.runs.time_to_accuracy import wanted
 
     goal = None if reach is None else wanted(reach)
@@ -312,7 +313,8 @@ def _show(found: Any, as_json: bool, reach: float | None = None) -> None:
 
 
 def _config(file: Path, overrides: tuple[str, ...]) -> Any:
-    from fedtailor.runs.config import parse_override, read_config
+    from fedtailor.core.validation import parse_override
+    from fedtailor.runs.config import read_config
 
     return read_config(file, dict(parse_override(text) for text in overrides))
 

@@ -47,8 +47,8 @@ def pretrain(
         as_json: print the generator's card as JSON.
     """
     from fedtailor.cli import terminal
+    from fedtailor.core.validation import parse_override
     from fedtailor.pretrain import generators
-    from fedtailor.runs.config import parse_override
 
     order = generators.Order(space, data, out, preset, recipe, weights, encoder, workers, device)
     now = ["reading"]
@@ -108,8 +108,8 @@ def generate(
         seed: of the draw.
         as_json: print JSON for scripts.
     """
+    from fedtailor.core.validation import parse_override
     from fedtailor.pretrain import generators
-    from fedtailor.runs.config import parse_override
 
     options = dict(parse_override(text) for text in overrides)
     wanted = generators.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
-from fedtailor.data.source import source_names
+from fedtailor.data.load import source_names
 
 STARTERS = Path(__file__).parents[1] / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")

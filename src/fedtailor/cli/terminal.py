@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fedtailor.experiment.rounds import Progress
+from fedtailor.report.search_facts import mean_entropies
 
 console = Console(stderr=True, highlight=False)
 LINE_EVERY_S = 5.0
@@ -212,3 +213,53 @@ def _network_lines(found: dict[str, Any]) -> list[str]:
 def _size(one: dict[str, Any]) -> str:
     macs = one["forward_macs"] / 1e6
     return f"{one['parameters']:,} parameters, {macs:,.1f} M multiply-adds per image"
+
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order
+
+
+MAX_ROWS = 40  # clients in a table for people
+
+
+NAMED = 3  # choices that are called the most and the least decided
+
+
+def search_lines(found: dict[str, Any]) -> list[str]:
+    """Tell every policy in a line, and which choices are decided."""
+    rows = _policies(found)
+    if not found.get("choices"):
+        return []
+    width = max(len(found["choices"]), len("most probable"))
+    lines = [f"search          {_who(found)}, {len(found['choices'])} choices"]
+    if rows:
+        lines.append(f"client  {'most probable':{width}}  probability  mean entropy")
+    for client, one in list(rows.items())[:MAX_ROWS]:
+        entropy = sum(one["entropy"].values()) / len(one["entropy"])
+        genes = "".join(DIGITS[gene] if gene < len(DIGITS) else "+" for gene in one["genes"])
+        lines.append(f"{client:>6}  {genes:{width}}  {one['probability']:11.2g}  {entropy:12.3f}")
+    if len(rows) > MAX_ROWS:
+        lines.append(f"   ... and {len(rows) - MAX_ROWS} more (--json has all)")
+    order = sorted(mean_entropies(found).items(), key=lambda item: item[1])
+    if order:
+        lines.append(f"most decided    {_named(order[:NAMED])}")
+        lines.append(f"least decided   {_named(order[: -NAMED - 1 : -1])}")
+        lines.append("                (a digit for each choice: its option, counted from 0;")
+        lines.append("                entropy 0 is decided, 1 undecided; names are in --json)")
+    return lines
+
+
+def _policies(found: dict[str, Any]) -> dict[str, Any]:
+    shared = {"shared": found["shared"]} if "shared" in found else {}
+    return {**shared, **found.get("clients", {})}
+
+
+def _who(found: dict[str, Any]) -> str:
+    own = len(found.get("clients", {}))
+    if not own:
+        return "one policy for all clients" if "shared" in found else "no policy has learned yet"
+    beside = " beside the one they share" if "shared" in found else ""
+    return f"{own} clients have a policy of their own{beside}"
+
+
+def _named(items: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {entropy:.2f}" for name, entropy in items)

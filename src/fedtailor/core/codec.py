@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import types as pytypes
 import typing
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import sync
 from fedtailor.core.types import Json, Tensors
 
 T = TypeVar("T")
@@ -63,15 +63,6 @@ def write_whole(path: Path, value: Any) -> None:
         part.unlink(missing_ok=True)
         raise
     sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read(kind: type[T], path: Path) -> T:

@@ -15,54 +15,15 @@ from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 import torch
-from torch.backends import cudnn
 
-from fedtailor.core import channel, codec, registry
+from fedtailor.core import channel
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Json, SearchSpace, Tensors
+from fedtailor.core.types import Json, Tensors
 from fedtailor.engines._worker import failure_of
 from fedtailor.engines.local import KEEP_MEMORY
 
 Work: TypeAlias = Callable[[socket.socket, Json, Tensors], None]
 Shared: TypeAlias = tuple[int, Json]  # a descriptor, and where each tensor lies
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: sums must not depend on how many there are."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def reproducible(device: str) -> Iterator[None]:
-    """Compute by one thread and repeatable kernels; leave torch's generators as they were."""
-    cuda = [torch.device(device)] if device.startswith("cuda") else []
-    before = cudnn.deterministic, cudnn.benchmark
-    cudnn.deterministic, cudnn.benchmark = True, False
-    try:
-        with one_thread(), torch.random.fork_rng(devices=cuda):
-            yield
-    finally:
-        cudnn.deterministic, cudnn.benchmark = before
-
-
-def describe(space: SearchSpace) -> Json:
-    """Return a space as JSON: the name by which it is found, and its fields."""
-    kind = type(space)
-    name = kind.__module__.removeprefix("fedtailor.spaces.")
-    if name == kind.__module__:  # a user's own file
-        name = f"{sys.modules[name].__file__}:{kind.__qualname__}"
-    return {"name": name, "fields": codec.pack(space)[1]}
-
-
-def space_of(description: Json) -> SearchSpace:
-    """Return the space that was described."""
-    return codec.unpack(registry.find("space", description["name"]), {}, description["fields"])
 
 
 @contextmanager

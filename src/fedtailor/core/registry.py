@@ -13,7 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedtailor.core import codec
 from fedtailor.core.errors import UserError
+from fedtailor.core.space import SearchSpace
+from fedtailor.core.types import Json
 
 MARKS = {"algorithm": ("train", "aggregate"), "space": ("choices", "build", "cover")}
 KINDS = {"algorithm": "algorithms", "space": "spaces"}
@@ -96,3 +99,17 @@ def _only_class(kind: str, module: ModuleType) -> type[Any]:
     if len(mine) != 1:
         raise TypeError(f"{module.__name__} must define exactly one {kind}, not {len(mine)}")
     return mine[0]
+
+
+def describe(space: SearchSpace) -> Json:
+    """Return a space as JSON: the name by which it is found, and its fields."""
+    kind = type(space)
+    name = kind.__module__.removeprefix("fedtailor.spaces.")
+    if name == kind.__module__:  # a user's own file
+        name = f"{sys.modules[name].__file__}:{kind.__qualname__}"
+    return {"name": name, "fields": codec.pack(space)[1]}
+
+
+def space_of(description: Json) -> SearchSpace:
+    """Return the space that was described."""
+    return codec.unpack(find("space", description["name"]), {}, description["fields"])

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import numpy_rng_for
-from fedtailor.core.types import Augment, Examples, Task
+from fedtailor.core.space import Task
+from fedtailor.core.types import Augment, Examples
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
-from fedtailor.data.source import Ints, Source, load_source
+from fedtailor.data.source import Ints, Source
 from fedtailor.data.split import split
 
 SPLITS = ("train", "val", "test")

@@ -1,16 +1,12 @@
 """A data set as arrays, whatever it was read from."""
 
-import importlib
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.options import DataOptions
 
 Images: TypeAlias = npt.NDArray[Any]  # uint8 or float32
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -29,46 +25,6 @@ class Source:
     test_labels: Ints | None = None
     client: Ints | None = None  # (N,): the client each row belongs to
     client_names: tuple[str, ...] = ()
-
-
-def source_names() -> list[str]:
-    """Return the names of the data sets, importing none of them."""
-    files = (Path(__file__).parent / "sources").glob("[a-z]*.py")
-    return sorted(file.stem.replace("_", "-") for file in files)
-
-
-def load_source(options: DataOptions) -> Source:
-    """Read the data set the options name, checked."""
-    if options.path is not None:
-        from fedtailor.data.sources import _own  # here, because it imports this file
-
-        source = _own.load(options)
-    else:
-        source = _load_named(options)
-    source = replace(
-        source,
-        mean=source.mean if options.mean is None else options.mean,
-        std=source.std if options.std is None else options.std,
-    )
-    check(source)
-    return source
-
-
-def _load_named(options: DataOptions) -> Source:
-    """Read a data set known by name: the file name is the registry."""
-    name = options.name.replace("_", "-")
-    names = source_names()
-    if name not in names:
-        near = get_close_matches(name, names, n=1, cutoff=0.0)[0]
-        raise UserError(
-            f"data.name: there is no data set '{options.name}', perhaps you meant '{near}' "
-            f"(there are {', '.join(names)}; for your own images set data.path)."
-        )
-    if options.size is not None or options.color is not None:
-        field = "size" if options.size is not None else "color"
-        raise UserError(f"data.{field}: only a folder of your own images is converted, remove it.")
-    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
-    return module.load(options)
 
 
 def check(source: Source) -> None:

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fedtailor.core.types import Message, Reply
-
-NEVER = -1  # the version of a client that has not trained yet
+from fedtailor.core.types import NEVER, Failure, Message, Reply
 
 
 @dataclass(frozen=True)
@@ -32,14 +30,6 @@ class Done:
     macs: float  # multiply-adds spent
     seconds: float  # measured
     stateful: bool = False  # the client now has private state of this round
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A step that did not."""
-
-    reason: str  # one sentence
-    details: str = ""  # the traceback, where there is one
 
 
 class Engine(Protocol):

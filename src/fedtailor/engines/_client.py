@@ -15,8 +15,9 @@ from torch import nn
 from fedtailor.algorithms._base import Algorithm, check_sends, state_types
 from fedtailor.core import codec
 from fedtailor.core.rng import seed_for
+from fedtailor.core.space import Arch
 from fedtailor.core.types import (
-    Arch,
+    NEVER,
     Client,
     ClientInfo,
     Found,
@@ -27,8 +28,9 @@ from fedtailor.core.types import (
     Setting,
 )
 from fedtailor.data.federation import Federation
-from fedtailor.engines._base import NEVER, Done, Ticket
+from fedtailor.engines._base import Done, Ticket
 from fedtailor.networks import cost
+from fedtailor.runs.folder import state_file
 from fedtailor.training import learn
 
 
@@ -51,11 +53,6 @@ class Site:
         )
         info = self.clients[ticket.client]
         return Client(self.setting, info, ticket.round, train, val, test, self.device)
-
-
-def state_file(client: int, round: int) -> str:
-    """Name a client's private state: by the round that made it, so never overwritten in place."""
-    return f"client-{client:06d}-round-{round:06d}.safetensors"
 
 
 def perform(site: Site, ticket: Ticket, message: Message) -> Done:

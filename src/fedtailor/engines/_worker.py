@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from fedtailor.core import channel, codec, registry
-from fedtailor.core.types import ClientInfo, Json, Message, Setting, Task, Tensors
+from fedtailor.core.space import Task
+from fedtailor.core.types import ClientInfo, Failure, Json, Message, Setting, Tensors
 from fedtailor.data.federation import Federation
-from fedtailor.engines._base import Failure, Ticket
+from fedtailor.engines._base import Ticket
 from fedtailor.engines._client import Site, perform
 
 

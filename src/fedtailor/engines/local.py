@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Json, Log, Message, Reply, Tensors
-from fedtailor.engines._base import Done, Failure, Ticket
+from fedtailor.core.types import Failure, Json, Log, Message, Reply, Tensors
+from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
 from fedtailor.engines._worker import failure_of
 

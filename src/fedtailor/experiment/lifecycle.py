@@ -8,27 +8,20 @@ import torch
 
 from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
+from fedtailor.core.compute import device_of
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import ClientInfo, Server, Setting
+from fedtailor.core.types import Server
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.engines._base import Engine
 from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
+from fedtailor.experiment.prepare import check_config, clients_of, setting_of, taking_part
 from fedtailor.experiment.rounds import Loop, Progress, federate
-from fedtailor.networks import cost
-from fedtailor.networks.initial import initial_weights
-from fedtailor.runs.config import (
-    Config,
-    Device,
-    budgets_of,
-    flatten,
-    make_config,
-    override,
-    read_config,
-)
-from fedtailor.runs.create import check_partition, create_run, default_path
+from fedtailor.runs.config import Config, as_config
+from fedtailor.runs.create import create_run, default_path
 from fedtailor.runs.folder import Run
+from fedtailor.runs.partition_file import check_partition
 
 
 def run(
@@ -63,68 +56,6 @@ def resume(path: str | Path, progress: Progress | None = None) -> Run:
         return folder
 
     return conduct(folder.config, reopen, progress)
-
-
-def as_config(
-    config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
-) -> Config:
-    """Make a Config of whatever describes one."""
-    flat = flatten(overrides)
-    if isinstance(config, str | Path):
-        return read_config(Path(config), flat)
-    if isinstance(config, Config):
-        if flat:
-            raise UserError("overrides: give them with a file or a table, not with a Config")
-        return config
-    return make_config(override(dict(config), flat))
-
-
-def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
-    """Register all clients, new ones included, with their devices."""
-    total = federation.clients + federation.new_clients
-    budgets = budgets_of(config, total, federation.task)
-    sizes = (federation.bounds[:, 1] - federation.bounds[:, 0]).tolist()
-    return tuple(ClientInfo(i, sizes[i], budgets[i]) for i in range(total))
-
-
-def taking_part(config: Config, federation: Federation) -> range:
-    """Return the ids of the clients that take part."""
-    training, total = federation.clients, federation.clients + federation.new_clients
-    if config.population == "new" and total == training:
-        raise UserError("population: there are no new clients; data.new_clients keeps some out")
-    first = training if config.population == "new" else 0
-    return range(first, training if config.population == "training" else total)
-
-
-def check_config(config: Config, federation: Federation) -> None:
-    """Raise on what only the data can tell: before anything is written."""
-    there = len(taking_part(config, federation))
-    if config.cohort and config.cohort > there:
-        raise UserError(f"cohort: {config.cohort} clients a round, but there are {there}")
-    setting = setting_of(config, federation)
-    names = cost.parameter_names(setting.space, setting.arch, setting.task)  # or says why not
-    if not any(name.startswith("head.") for name in names):
-        raise UserError(
-            "space.name: the names of the classifier's parameters must begin with head."
-        )
-    if setting.init is not None:
-        initial_weights(setting)
-    device_of(config.engine.device)
-
-
-def setting_of(config: Config, federation: Federation) -> Setting:
-    """Return what server and clients both know."""
-    space, arch = config.space, config.space_arch
-    chosen = getattr(space, arch)() if isinstance(arch, str) else arch
-    return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
-
-
-def device_of(wanted: Device, key: str = "engine.device") -> str:
-    """Return the device that training uses, by what the user wrote under some key."""
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
-        raise UserError(f"{key}: torch sees no CUDA device here; use cpu or auto")
-    return "cuda" if there and wanted != "cpu" else "cpu"
 
 
 def create(path: Path, config: Config, federation: Federation, start: Path | None) -> Run:

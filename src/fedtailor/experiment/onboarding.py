@@ -15,14 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedtailor.core.errors import UserError
+from fedtailor.core.validation import flatten, override
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.experiment import lifecycle
+from fedtailor.experiment import lifecycle, prepare
 from fedtailor.experiment.rounds import Progress
-from fedtailor.runs.config import Config, config_table, flatten, make_config, override
-from fedtailor.runs.create import START, dealt, form
-from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import undisturbed
+from fedtailor.runs.config import Config, config_table, make_config
+from fedtailor.runs.folder import START, Run, undisturbed
+from fedtailor.runs.partition_file import ownership
 
 Form: TypeAlias = dict[str, np.ndarray]  # what images must look like for the run's networks
 
@@ -146,10 +146,7 @@ def _inherited(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def _form(old: Run) -> Form:
     """Return what images must look like for the run's networks: of shape, mean, std, classes."""
-    there = old.partition()
-    if "shape" not in there:  # a folder of an earlier version
-        there |= form(load_federation(old.config.data))
-    return there
+    return old.partition()
 
 
 def _load(options: DataOptions, given: dict[str, Any], known: Form | None) -> Federation:
@@ -178,14 +175,14 @@ def _refuse_other_task(federation: Federation, shape: tuple[int, ...], classes: 
 
 def _refuse_trained_images(old: Run, config: Config, federation: Federation) -> None:
     """Raise if the run's own images were dealt anew: then clients are not new to the weights."""
-    before, now = old.partition(), dealt(federation)
+    before, now = old.partition(), ownership(federation)
     if before["content"] != now["content"]:
         return
     same = all(np.array_equal(before[name], now[name]) for name in ("rows", "bounds"))
     if same and config.population == "new":
         return
     trained = len(before["bounds"]) - old.config.data.new_clients
-    who = lifecycle.taking_part(config, federation)
+    who = prepare.taking_part(config, federation)
     first, last = now["bounds"][who.start, 0], now["bounds"][who.stop - 1, 3]
     theirs = before["rows"][: before["bounds"][trained - 1, 3]]
     if np.isin(now["rows"][first:last], theirs).any():

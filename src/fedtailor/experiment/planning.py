@@ -8,18 +8,14 @@ from typing import Any
 
 import torch
 
+from fedtailor.core.compute import device_of
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, ClientInfo, Message, Server, Task
+from fedtailor.core.space import Arch, Task
+from fedtailor.core.types import ClientInfo, Message, Server
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.experiment.lifecycle import (
-    check_config,
-    clients_of,
-    device_of,
-    setting_of,
-    taking_part,
-)
+from fedtailor.experiment.prepare import check_config, clients_of, setting_of, taking_part
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
 

@@ -13,12 +13,11 @@ import torch
 from fedtailor.algorithms._base import Algorithm, state_types
 from fedtailor.core import codec
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import ClientInfo, Log, Message, Result, Server, Setting
-from fedtailor.engines._base import NEVER, Done, Engine, Failure, Ticket
+from fedtailor.core.types import NEVER, ClientInfo, Failure, Log, Message, Result, Server, Setting
+from fedtailor.engines._base import Done, Engine, Ticket
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
-from fedtailor.runs.create import START
-from fedtailor.runs.folder import Page, Run
+from fedtailor.runs.folder import START, Page, Run
 from fedtailor.runs.summary import worst_tenth
 
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients

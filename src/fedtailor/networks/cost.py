@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtailor.core.types import Arch, Budget, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Budget
 from fedtailor.networks.flops import FlopCounter
 from fedtailor.networks.pieces import Piece, blueprint, pieces_of
 from fedtailor.networks.store import piece_shapes, shapes

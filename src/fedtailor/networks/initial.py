@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import Arch, Setting, Tensors
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Setting, Tensors
 from fedtailor.networks.pieces import blueprint, pieces_of
 from fedtailor.networks.store import full_shapes, view
 

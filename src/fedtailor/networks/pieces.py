@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.networks.pointwise import stride_by_slicing
 
 M = TypeVar("M", bound=nn.Module)

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.types import Arch, SearchSpace, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Tensors
 from fedtailor.networks.pieces import Chain, Piece, allocate, blueprint, pieces_of
 
 Shape = tuple[int, ...]

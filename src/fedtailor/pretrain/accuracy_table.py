@@ -24,10 +24,13 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import channel, codec
+from fedtailor.core.compute import reproducible
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import Worker, describe, reproducible, space_of, team
+from fedtailor.core.processes import Worker, team
+from fedtailor.core.registry import describe, space_of
 from fedtailor.core.rng import rng_for, seed_for
-from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Examples, Json, Tensors
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
 from fedtailor.pretrain.sub_tasks import Marking, SubTask, marking

@@ -28,8 +28,8 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Augment, Examples
 from fedtailor.data.batches import batch, chunks, epoch
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.data.source import load_source
 from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.search.diffusion.encoder import CIFAR100, COUNTER
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES, Small

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search.diffusion.tokens import encode, encoding, project, raw_valid
 from fedtailor.search.genes import integers, option_counts
 

@@ -10,17 +10,19 @@ from typing import Any
 import torch
 
 import fedtailor
+from fedtailor.core.compute import Device, device_of
 from fedtailor.core.errors import UserError
 from fedtailor.core.registry import find, nearest
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Examples, Json
+from fedtailor.core.validation import flatten, override, validate
 from fedtailor.data.federation import load_federation
+from fedtailor.data.load import load_source, source_names
 from fedtailor.data.options import DataOptions
-from fedtailor.data.source import load_source, source_names
-from fedtailor.experiment.lifecycle import device_of
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
-from fedtailor.runs.config import Device, flatten, make_space, override, validate
+from fedtailor.runs.config import make_space
 from fedtailor.search.diffusion.encoder import Encoder, cached_features, load_encoder
 from fedtailor.search.diffusion.generator import Generator, Sampling, load, save, shipped
 from fedtailor.search.diffusion.tokens import project, raw_valid

@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import codec
+from fedtailor.core.compute import one_thread
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import one_thread
+from fedtailor.core.files import lock_folder
 from fedtailor.core.rng import numpy_rng_for, rng_for
-from fedtailor.core.types import Arch, Examples, Json, SearchSpace, Setting, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Examples, Json, Setting, Tensors
 from fedtailor.networks.initial import initial_supernet, read_weights
 from fedtailor.networks.store import Store, full_shapes
 from fedtailor.pretrain import predictor_training as predicting
@@ -34,7 +36,6 @@ from fedtailor.pretrain.predictor_training import Lessons
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
 from fedtailor.pretrain.sub_tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.supernet_training import train_supernet
-from fedtailor.runs.folder import lock_folder
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder, Features, encoded
 from fedtailor.search.diffusion.generator import Generator, rounded

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedtailor.core.types import SearchSpace
+from fedtailor.core.space import SearchSpace
 from fedtailor.pretrain.accuracy_table import Table
 from fedtailor.pretrain.network_training import Loss, Training
 from fedtailor.search.diffusion.encoder import Features

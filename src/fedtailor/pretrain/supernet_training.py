@@ -27,10 +27,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core import codec
+from fedtailor.core.compute import reproducible
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import describe, reproducible, space_of
+from fedtailor.core.registry import describe, space_of
 from fedtailor.core.rng import rng_for, seed_for
-from fedtailor.core.types import Arch, Augment, Examples, Json, SearchSpace, Setting, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Augment, Examples, Json, Setting, Tensors
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store

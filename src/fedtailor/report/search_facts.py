@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.core.types import Task
+from fedtailor.core.space import Task
 from fedtailor.runs.config import budgets_of
 from fedtailor.runs.folder import Run
 from fedtailor.runs.search_state import searched
@@ -128,3 +128,14 @@ def _architectures(run: Run, role: str) -> list[tuple[int, int, str, str]]:
         return []
     sql = "SELECT round, client, arch, cost FROM architecture WHERE role = ? ORDER BY round, client"
     return run.query(sql, role)
+
+
+def mean_entropies(found: dict[str, Any]) -> dict[str, float]:
+    """Return how undecided each choice is, on average over the clients' policies."""
+    own, shared = found.get("clients", {}), found.get("shared")
+    rows = [one["entropy"] for one in (own.values() if own or not shared else [shared])]
+    return {
+        name: sum(row[name] for row in rows) / len(rows)
+        for name in (choice["name"] for choice in found.get("choices", []))
+        if rows
+    }

@@ -7,54 +7,22 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from annotated_types import Ge, Gt, Len
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from annotated_types import Ge, Len
 
 from fedtailor.algorithms._base import Algorithm
 from fedtailor.core import registry
+from fedtailor.core.compute import Device
 from fedtailor.core.errors import UserError
-from fedtailor.core.rng import numpy_rng_for
-from fedtailor.core.types import Arch, Budget, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Budget
+from fedtailor.core.validation import flatten, override, refuse_unknown, validate, validated
 from fedtailor.data.options import DataOptions
 from fedtailor.networks import cost
+from fedtailor.runs.budgets import BudgetOptions, Share, deal_budgets
 from fedtailor.search import genes
-
-T = TypeVar("T")
-Above: TypeAlias = Annotated[float, Gt(0)]
-Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """A value drawn for each client between two bounds."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    uniform: tuple[Above, Above]
-
-
-@dataclass(frozen=True)
-class Share:
-    """Memory drawn for each client between shares of what the largest network takes to train."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    share: tuple[Above, Above]
-
-
-Dealt: TypeAlias = Above | Annotated[tuple[Above, ...], Len(1)] | Uniform
-
-
-@dataclass(frozen=True)
-class BudgetOptions:
-    """The clients' devices: one value for all, a list dealt in turn, or { uniform = [a, b] }."""
-
-    memory_mb: Dealt | Share | None = None  # memory for training; none: no limit
-    speed: Dealt = 1e10  # multiply-adds per second
-    mbps: Dealt = 100.0  # megabits per second, up and down alike
 
 
 @dataclass(frozen=True)
@@ -88,7 +56,7 @@ class Config:
     space_arch: Arch | Literal["smallest", "middle", "largest"] = "middle"
     space_init: str | None = None  # a file of weights to start from
     data: DataOptions = field(default_factory=DataOptions)
-    budget: BudgetOptions = BudgetOptions()
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
     engine: EngineOptions = EngineOptions()
 
 
@@ -114,42 +82,6 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Confi
     return make_config(override(table, overrides or {}))
 
 
-def flatten(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data={"path": x}` as `data.path`; what is deeper is a value, as budgets' shares."""
-    found: dict[str, Any] = {}
-    for key, value in overrides.items():
-        if isinstance(value, Mapping) and "." not in key:
-            found |= {f"{key}.{inner}": one for inner, one in value.items()}
-        else:
-            found[key] = value
-    return found
-
-
-def override(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a table with values set at dotted keys."""
-    result = json.loads(json.dumps(table, default=_refuse))
-    for key, value in overrides.items():
-        *parents, last = key.split(".")
-        inner = result
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise UserError(f"{key}: {parent} is not a table")
-        inner[last] = value
-    return json.loads(json.dumps(result, default=_refuse))
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Read `key=value`; a value that is not TOML is taken as text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UserError(f"{text!r}: an override is written key=value, such as algorithm.lr=0.05")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
 def make_config(table: dict[str, Any]) -> Config:
     """Turn a plain table into a config, or say what is wrong."""
     table = dict(table)
@@ -161,7 +93,7 @@ def make_config(table: dict[str, Any]) -> Config:
         if kind == "space":
             parts |= {f"space_{key}": fields.pop(key) for key in ("arch", "init") if key in fields}
             fields = _preset(found, fields) | fields
-        parts[kind] = validate(found, fields, kind)
+        parts[kind] = validate(found, fields, kind, BESIDE[kind])
     parts |= _start(parts)
     for key, kind in TABLES.items():
         parts[key] = validate(kind, table.pop(key, {}), key)
@@ -171,9 +103,9 @@ def make_config(table: dict[str, Any]) -> Config:
         for f in dataclasses.fields(Config)
         if f.name not in (*parts, "space_arch", "space_init")
     ]
-    _refuse_unknown(table, top, "", [*NAMED, *TABLES])
+    refuse_unknown(table, top, "", [*NAMED, *TABLES])
     hints = typing.get_type_hints(Config, include_extras=True)
-    plain = {key: _validated(hints[key], value, key) for key, value in table.items()}
+    plain = {key: validated(hints[key], value, key) for key, value in table.items()}
     if plain.get("start"):
         plain["start"] = str(Path(plain["start"]).expanduser().resolve())
     elif plain.get("rounds") == 0:
@@ -188,7 +120,7 @@ def make_space(fields: dict[str, Any]) -> SearchSpace:
     """Turn a [space] table of name, preset and fields into a search space."""
     name, rest = _named("space", fields)
     found = registry.find("space", name)
-    return validate(found, _preset(found, rest) | rest, "space")
+    return validate(found, _preset(found, rest) | rest, "space", BESIDE["space"])
 
 
 def _preset(space: type[SearchSpace], fields: dict[str, Any]) -> dict[str, Any]:
@@ -252,71 +184,6 @@ def budgets_of(config: Config, clients: int, task: Task) -> list[Budget]:
     return deal_budgets(config.budget, clients, config.data.seed, largest)
 
 
-def deal_budgets(
-    options: BudgetOptions, clients: int, seed: int, largest_mb: float = 0.0
-) -> list[Budget]:
-    """Give every client its device; shares are those of `largest_mb`."""
-    memory: Any = options.memory_mb
-    if isinstance(memory, Share):
-        low, high = (share * largest_mb for share in memory.share)
-        memory = Uniform((low, high))
-    memory = _deal(memory, clients, seed, "memory_mb")
-    speed = _deal(options.speed, clients, seed, "speed")
-    mbps = _deal(options.mbps, clients, seed, "mbps")
-    return [Budget(*values) for values in zip(memory, speed, mbps, strict=True)]
-
-
-def _deal(value: Any, clients: int, seed: int, name: str) -> list[Any]:
-    if isinstance(value, Uniform):
-        low, high = value.uniform
-        if low > high:
-            raise UserError(f"budget.{name}.uniform: {low} is above {high}")
-        return numpy_rng_for(seed, "budget", name).uniform(low, high, clients).tolist()
-    values = value if isinstance(value, tuple) else (value,)
-    return [values[i % len(values)] for i in range(clients)]
-
-
-def validate(kind: type[T], fields: Any, path: str) -> T:
-    """Build a dataclass from a table, or say which field is wrong."""
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}: must be a table, such as [{path}]")
-    known = [f.name for f in dataclasses.fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
-    _refuse_unknown(fields, known, f"{path}.", BESIDE.get(path, []))
-    return _validated(kind, fields, path)
-
-
-def _validated(kind: Any, value: Any, path: str) -> Any:
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if path == "budget":
-            field = f"budget.{first['loc'][0]}"
-            says = "must be a number above 0, a list of such numbers, or { uniform = [a, b] }"
-            if first["loc"][0] == "memory_mb":
-                says += ", or { share = [a, b] } of what the largest network takes"
-        else:
-            field = ".".join([path, *(str(step) for step in first["loc"])])
-            says = _sentence(first)
-        raise UserError(f"{field}: {says}") from None
-
-
-def _sentence(error: Any) -> str:
-    message = str(error["msg"])
-    given = error.get("input")
-    shown = f", not {json.dumps(given)}" if isinstance(given, str | int | float | bool) else ""
-    return message[0].lower() + message[1:] + shown
-
-
-def _refuse_unknown(
-    table: dict[str, Any], known: list[str], prefix: str, also: list[str] | None = None
-) -> None:
-    for key in table:
-        if key not in known:
-            meant = registry.nearest(key, sorted([*known, *(also or [])]))
-            raise UserError(f"{prefix}{key}: unknown{meant}")
-
-
 def _named(kind: str, table: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(table, dict):
         raise UserError(f"{kind}: must be a table with a name, such as [{kind}]")
@@ -346,5 +213,15 @@ def _without_none(value: Any) -> Any:
     return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _refuse(value: Any) -> Any:
-    raise UserError(f"{value}: dates and times have no place in a config")
+def as_config(
+    config: str | Path | Mapping[str, Any] | Config, overrides: Mapping[str, Any]
+) -> Config:
+    """Make a Config of whatever describes one."""
+    flat = flatten(overrides)
+    if isinstance(config, str | Path):
+        return read_config(Path(config), flat)
+    if isinstance(config, Config):
+        if flat:
+            raise UserError("overrides: give them with a file or a table, not with a Config")
+        return config
+    return make_config(override(dict(config), flat))

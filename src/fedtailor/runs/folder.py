@@ -5,25 +5,29 @@ every touched client's version. Only what is committed counts; files that nothin
 deleted, so killing the process at any moment loses at most the round in progress.
 """
 
-import fcntl
 import json
 import sqlite3
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from fedtailor.core import codec
+from fedtailor.core import codec, files
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Found, Log
-from fedtailor.engines._base import NEVER
-from fedtailor.engines._client import state_file
+from fedtailor.core.files import lock_folder
+from fedtailor.core.types import (
+    NEVER,
+    Found,
+    Log,
+)
 from fedtailor.runs.config import Config, read_config
+
+T = TypeVar("T")
 
 SCHEMA = """
 CREATE TABLE metric(round INTEGER, client INTEGER, split TEXT, name TEXT, value REAL,
@@ -160,7 +164,7 @@ class Run:
         name = f"server-round-{page.round:06d}.safetensors"
         codec.write(self.states / name, server)
         for file in (name, *(state_file(*version) for version in page.versions)):
-            codec.sync(self.states / file)  # on disk before the database says it is there
+            files.sync(self.states / file)  # on disk before the database says it is there
         row = (page.round, name, page.val, page.wall_s, page.modelled_s)
         before = self.best_round()
         with self._transaction():
@@ -249,12 +253,20 @@ class Run:
         return [self.states / file for file in files]
 
 
-def lock_folder(path: Path) -> IO[str]:
-    """Keep other processes from working in a folder for as long as the file is open."""
-    file = (path / "lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise UserError(f"{path}: another process is working in this folder") from None
-    return file
+def state_file(client: int, round: int) -> str:
+    """Name a client's private state: by the round that made it, so never overwritten in place."""
+    return f"client-{client:06d}-round-{round:06d}.safetensors"
+
+
+START = "start.safetensors"  # the server's first state, of a run that begins with one
+
+
+def undisturbed(run: Run, read: Callable[[], T]) -> T:
+    """Read states once more where a run in progress deleted a file under us."""
+    while True:
+        last = run.last_round()
+        try:
+            return read()
+        except UserError:
+            if run.last_round() == last:
+                raise

@@ -8,9 +8,8 @@ import numpy as np
 
 from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
-from fedtailor.engines._client import state_file
-from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import searched, undisturbed
+from fedtailor.runs.folder import Run, state_file, undisturbed
+from fedtailor.runs.search_state import searched
 
 
 def summarise(run: Run) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Interval
 
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes
 
 TRIES = 20  # per architecture, before chance is given up

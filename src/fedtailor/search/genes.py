@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 
 TRIES = 20  # of a mutation, before one gene is changed for certain
 MOST = 100_000  # combinations that are still enumerated

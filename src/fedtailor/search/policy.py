@@ -16,8 +16,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import Json
 from fedtailor.search import genes
+from fedtailor.search.genes import offsets
 
 Rule: TypeAlias = Literal["plain", "adam"]
 BETAS, EPSILON = (0.5, 0.999), 1e-8  # of Adam, as in the authors' code
@@ -211,3 +213,22 @@ def _adam(moments: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def described(space: SearchSpace, alphas: Tensor, temperature: float = 1.0) -> dict[str, Json]:
+    """Tell a policy's most probable architecture, and how decided it is.
+
+    Its probability leaves out genes that make no difference to it, such as those of absent layers.
+    """
+    arch, names = likeliest(space, alphas), [choice.name for choice in space.choices]
+    taken = [c.options[gene] for c, gene in zip(space.choices, arch, strict=True)]
+    chances = [p.tolist() for p in probabilities(space, alphas, temperature)]
+    matters = acting(space, arch)[list(offsets(space)[:-1])].tolist()
+    drawn = [p[gene] for p, gene, there in zip(chances, arch, matters, strict=True) if there]
+    return {
+        "genes": list(arch),
+        "architecture": dict(zip(names, taken, strict=True)),
+        "probability": math.prod(drawn),
+        "entropy": dict(zip(names, entropies(space, alphas, temperature), strict=True)),
+        "probabilities": dict(zip(names, chances, strict=True)),
+    }

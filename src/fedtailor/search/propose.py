@@ -12,7 +12,7 @@ import torch
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.registry import nearest
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.generator import DiffusionProposer
 from fedtailor.search.evolution import Population, Rates, distinct, offspring

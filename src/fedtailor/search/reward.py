@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedtailor.core.types import Arch
+from fedtailor.core.space import Arch
 
 
 @dataclass(frozen=True)

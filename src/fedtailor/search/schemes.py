@@ -3,7 +3,7 @@
 import torch
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search.genes import option_counts, sample, sample_many, with_gene
 
 TRIES = 1000  # sets that are drawn for one that is fair and legal

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.interpolate import RBFInterpolator
 
-from fedtailor.core.types import Arch, SearchSpace
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes
 
 Coding: TypeAlias = Literal["integers", "options", "raw"]

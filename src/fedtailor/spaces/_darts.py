@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Task
+from fedtailor.core.space import Task
 from fedtailor.networks.pieces import Piece
 from fedtailor.spaces._darts_operations import (
     FactorizedReduce,

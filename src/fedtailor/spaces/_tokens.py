@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fedtailor.core.types import Choice, Token
+from fedtailor.core.space import Choice, Token
 
 
 def by_stage(choices: Sequence[Choice], stages: Mapping[str, int]) -> tuple[Token, ...]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
-from fedtailor.core.types import Arch, Choice, Task, Token
+from fedtailor.core.space import Arch, Choice, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import (

@@ -12,7 +12,7 @@ from annotated_types import Ge, Interval
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.registry import nearest
-from fedtailor.core.types import Arch, Task
+from fedtailor.core.space import Arch, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import EDGES, EIGHT, KINDS, NODES, Cells, Edges, Operations

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
 
 KEY = 16  # dimensions of a query or key
 STAGES = ((128, 4, 2), (256, 6, 3), (384, 8, 4))  # channels, heads, blocks

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Interval
 
-from fedtailor.core.types import Arch, Choice, Task, Token
+from fedtailor.core.space import Arch, Choice, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
 

@@ -11,7 +11,7 @@ from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.networks.depthwise import DepthwiseConv2d
 from fedtailor.spaces._mobile import SqueezeExcite
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, SearchSpace, Task
+from fedtailor.core.space import Arch, SearchSpace, Task
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, Client, Examples, SearchSpace, Setting, Task, Tensors
+from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.types import Client, Examples, Setting, Tensors
 from fedtailor.data.batches import batch, chunks, epoch, even_chunks
 from fedtailor.networks import cost
 from fedtailor.networks.pieces import allocate, blueprint

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.types import Arch, Examples
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedtailor.core.errors import UserError
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.data.source import load_source
 from fedtailor.data.sources._cifar import Cifar, load_cifar, unpickle
 from fedtailor.data.sources._download import Archive, check_md5, data_root, fetch, unpack
 

@@ -9,8 +9,9 @@ from PIL import Image
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.data.source import Source, load_source
+from fedtailor.data.source import Source
 
 
 def save(path: Path, mode: str = "L", size: tuple[int, int] = (6, 4), value: int = 90) -> None:

@@ -13,8 +13,9 @@ from PIL import Image
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
+from fedtailor.data.load import load_source, source_names
 from fedtailor.data.options import DataOptions
-from fedtailor.data.source import Source, check, load_source, source_names
+from fedtailor.data.source import Source, check
 from fedtailor.data.sources import fashion_mnist
 from fedtailor.data.sources._idx import read_idx
 

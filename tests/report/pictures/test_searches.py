@@ -10,8 +10,9 @@ from matplotlib.colors import to_rgba
 from fedtailor.report import facts, search_facts
 from fedtailor.report.drawing import COLOURS, LOSER
 from fedtailor.report.pictures import points, searches
+from fedtailor.report.search_facts import mean_entropies
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import mean_entropies, searched
+from fedtailor.runs.search_state import searched
 from tests.helpers.sample_runs import edit, made_up, report
 
 BUDGET = {"memory_mb": {"uniform": [1.0, 8.0]}}

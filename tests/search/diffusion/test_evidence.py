@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kendalltau
 from torch import Tensor
 
-from fedtailor.core.types import Arch
+from fedtailor.core.space import Arch
 from fedtailor.search import genes
 from fedtailor.search.diffusion import evidence
 from fedtailor.search.diffusion.evidence import Informed, informed

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Choice, SearchSpace
+from fedtailor.core.space import Choice, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Features
 from fedtailor.search.diffusion.generator import (

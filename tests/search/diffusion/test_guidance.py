@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.types import Choice
+from fedtailor.core.space import Choice
 from fedtailor.search import genes
 from fedtailor.search.diffusion import sde
 from fedtailor.search.diffusion.guidance import guided

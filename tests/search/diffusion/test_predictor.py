@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.core.types import Choice, SearchSpace
+from fedtailor.core.space import Choice, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Features
 from fedtailor.search.diffusion.predictor import (

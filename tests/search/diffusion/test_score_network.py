@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.core import codec
-from fedtailor.core.types import Arch, Choice, SearchSpace
+from fedtailor.core.space import Arch, Choice, SearchSpace
 from fedtailor.pretrain.network_training import Training, train
 from fedtailor.search import genes
 from fedtailor.search.diffusion import sde as equations

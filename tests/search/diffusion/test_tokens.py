@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedtailor.core import registry
-from fedtailor.core.types import Arch, Choice, SearchSpace, Token
+from fedtailor.core.space import Arch, Choice, SearchSpace, Token
 from fedtailor.search import genes
 from fedtailor.search.diffusion import tokens
 from fedtailor.spaces.darts import DARTS

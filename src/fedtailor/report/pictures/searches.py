@@ -29,13 +29,13 @@ from fedtailor.report.search_facts import (
     Search,
     deployed,
     matters,
+    mean_entropies,
     memory,
     over_rounds,
     searches,
 )
 from fedtailor.report.svg import INK, MUTED, styled
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import mean_entropies
 
 SCALE = LinearSegmentedColormap.from_list("options", ("#0072b2", "#bdbdbd", "#e69f00"))
 # of options that are listed from small to large; all of it shows on pages light and dark

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.core.types import SearchSpace
+from fedtailor.core.space import SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.guidance import Expectation
 from fedtailor.search.diffusion.predictor import Predictor

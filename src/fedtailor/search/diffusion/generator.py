@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Arch, Json, SearchSpace, Tensors
+from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import Json, Tensors
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Features
 from fedtailor.search.diffusion.evidence import informed

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedtailor.core.types import Arch, SearchSpace, Token
+from fedtailor.core.space import Arch, SearchSpace, Token
 from fedtailor.search.genes import integers, option_counts
 
 THRESHOLD = 0.5  # an entry counts as 1 from here on

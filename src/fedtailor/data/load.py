@@ -1,0 +1,46 @@
+"""Reading the data set that a config names."""
+
+import importlib
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from fedtailor.core.errors import UserError
+from fedtailor.data.options import DataOptions
+from fedtailor.data.source import Source, check
+from fedtailor.data.sources import _own
+
+
+def source_names() -> list[str]:
+    """Return the names of the data sets, importing none of them."""
+    files = (Path(__file__).parent / "sources").glob("[a-z]*.py")
+    return sorted(file.stem.replace("_", "-") for file in files)
+
+
+def load_source(options: DataOptions) -> Source:
+    """Read the data set the options name, checked."""
+    source = _load_named(options) if options.path is None else _own.load(options)
+    source = replace(
+        source,
+        mean=source.mean if options.mean is None else options.mean,
+        std=source.std if options.std is None else options.std,
+    )
+    check(source)
+    return source
+
+
+def _load_named(options: DataOptions) -> Source:
+    """Read a data set known by name: the file name is the registry."""
+    name = options.name.replace("_", "-")
+    names = source_names()
+    if name not in names:
+        near = get_close_matches(name, names, n=1, cutoff=0.0)[0]
+        raise UserError(
+            f"data.name: there is no data set '{options.name}', perhaps you meant '{near}' "
+            f"(there are {', '.join(names)}; for your own images set data.path)."
+        )
+    if options.size is not None or options.color is not None:
+        field = "size" if options.size is not None else "color"
+        raise UserError(f"data.{field}: only a folder of your own images is converted, remove it.")
+    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
+    return module.load(options)

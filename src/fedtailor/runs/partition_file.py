@@ -1,0 +1,42 @@
+"""What partition.npz holds: which images are whose, and what images must look like."""
+
+import hashlib
+
+import numpy as np
+
+from fedtailor.core.errors import UserError
+from fedtailor.data.federation import Federation
+from fedtailor.runs.folder import Run
+
+
+def check_partition(run: Run, federation: Federation) -> None:
+    """Raise if the clients' data is not what it was when the run began."""
+    before = run.partition()
+    for name, now in ownership(federation).items():
+        if name not in before or not np.array_equal(before[name], now):
+            raise UserError(
+                f"{run.path}: the data or its partition is no longer what the run began with"
+            )
+
+
+def ownership(federation: Federation) -> dict[str, np.ndarray]:
+    """Return which images are whose, and a hash by which to know the images again."""
+    content = hashlib.blake2b(digest_size=16)
+    for tensor in (federation.images, federation.labels):
+        content.update(tensor.numpy().data)
+    return {
+        "rows": federation.rows.numpy(),
+        "bounds": federation.bounds.numpy(),
+        "counts": federation.label_counts(),
+        "classes": np.array(federation.classes),
+        "content": np.array(content.hexdigest()),
+    }
+
+
+def image_format(federation: Federation) -> dict[str, np.ndarray]:
+    """Return what images must look like for the run's networks."""
+    return {
+        "shape": np.array(federation.task.shape),
+        "mean": np.array(federation.mean),
+        "std": np.array(federation.std),
+    }
