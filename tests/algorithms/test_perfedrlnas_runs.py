@@ -38,7 +38,7 @@ SEARCH: dict[str, Any] = {
 KILLED = """
 import os, signal, sys
 from fedtailor.engines import local
-from fedtailor.experiment import run
+from fedtailor import run
 
 performed, trained = local.perform, 0
 

@@ -278,7 +278,7 @@ def test_workers_end_when_their_parent_is_killed(
 ):
     """Also in the middle of a long step."""
     table = tiny(algorithm__name=misbehaving("Slow"), engine__workers=2)
-    code = f"from fedtailor.experiment import run\nrun({table!r}, {str(tmp_path / 'run')!r})"
+    code = f"from fedtailor import run\nrun({table!r}, {str(tmp_path / 'run')!r})"
     parent = subprocess.Popen([sys.executable, "-c", code])
     children: list[int] = []
     deadline = time.monotonic() + 60

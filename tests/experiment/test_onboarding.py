@@ -205,16 +205,6 @@ def test_other_data(old: Run, tmp_path: Path):
     assert found.config.data.new_clients == 0 and found.config.data.per_client == 20
 
 
-def test_other_data_for_a_folder_of_an_earlier_version(averaged: Run, tmp_path: Path):
-    known: dict[str, Any] = averaged.partition()
-    for name in ("shape", "mean", "std"):
-        del known[name]
-    np.savez(averaged.path / "partition.npz", **known)
-    path = images(tmp_path / "other.npz")
-    found = onboard(averaged.path, data={"path": str(path), "clients": 2, "per_client": 20})
-    assert set(summarise(found)["test_accuracy"]["per_client"]) == {"0", "1"}
-
-
 def test_the_shared_policy_is_for_newcomers_too():
     weights = {"w": torch.ones(1)}
     alphas, moments = torch.arange(6.0).reshape(3, 2), torch.zeros(3, 3, 2)
