@@ -4,16 +4,15 @@ The same object runs in one process, in worker processes and on a real federatio
 engine, a file or a logger.
 """
 
-import fnmatch
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
 
+from fedtailor.algorithms._replies import Forms
 from fedtailor.core.space import SearchSpace
 from fedtailor.core.types import (
     Client,
@@ -24,31 +23,15 @@ from fedtailor.core.types import (
     Reply,
     Result,
     Server,
+    Setting,
     Tensors,
 )
+from fedtailor.networks.network import Network
 from fedtailor.training import learn
 from fedtailor.training.merge import merge, weighed
 
 S = TypeVar("S")
 C = TypeVar("C")
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One thing that leaves a client.
-
-    Attributes:
-        name: a key of the message's info, or a pattern of tensor names (`*` matches anything).
-        kind: "tensor", or the JSON type of an info entry.
-        shape: "received": name, shape and type of a tensor of the server's own message; or the
-            sizes, -1 for any.
-        what: a line for people.
-    """
-
-    name: str
-    kind: Literal["tensor", "int", "float", "str", "list"]
-    what: str
-    shape: Literal["received"] | tuple[int, ...] = "received"
 
 
 @dataclass(frozen=True)
@@ -59,11 +42,21 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
     tensors and JSON, and the methods' return annotations name them.
     """
 
-    sends: ClassVar[tuple[Sent, ...]]
     searches: ClassVar[bool] = False  # whether it chooses among the space's architectures
 
     finetune_epochs: Annotated[int, Ge(0)] = 0  # local epochs before a deployed model is tested
     finetune_lr: Annotated[float, Gt(0)] | None = None  # None: lr, before any schedule
+
+    @abstractmethod
+    def sends(self) -> Forms:
+        """Declare all that leaves a client: the forms that a reply may have, each complete.
+
+        Replies are checked against it where they arrive, before anything is merged.
+        """
+
+    def check(self, setting: Setting) -> None:
+        """Raise a UserError where space and options do not fit, before anything is written."""
+        return
 
     @abstractmethod
     def server_init(self, server: Server) -> S:
@@ -90,8 +83,8 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         return self.configure(server, state, [info])[info.id]
 
     @abstractmethod
-    def deploy(self, client: Client, own: C, msg: Message) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the models this client would use, named, from the cheapest to the final one.
+    def deploy(self, client: Client, own: C, msg: Message) -> Iterator[tuple[str, Network]]:
+        """Yield the networks this client would use, named, from the cheapest to the final one.
 
         The first is called "untuned": it is what `eval_every` tests and validation selects by.
         Each is used before the next is asked for, so one network may serve for all.
@@ -122,6 +115,13 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         """
         return {}
 
+    def for_newcomers(self) -> Self | None:
+        """Return how to search for clients that never took part, while all weights stand still.
+
+        None: it cannot; new clients then test and tune what they are given.
+        """
+        return None
+
     def welcome(self, state: S) -> S:
         """Return what of a state is meant for clients that never took part.
 
@@ -131,15 +131,15 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         return state
 
     def tune(
-        self, client: Client, model: nn.Module, only: Callable[[str], bool] | None = None
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """Yield a model untuned and, if there are epochs for it, tuned on the client's data."""
-        yield "untuned", model
+        self, client: Client, network: Network, only: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[str, Network]]:
+        """Yield a network untuned and, if there are epochs for it, tuned on the client's data."""
+        yield "untuned", network
         if self.finetune_epochs:
             lr = self.finetune_lr or self.lr  # a decayed rate would tune nothing
-            epochs = self.finetune_epochs
-            learn.train(client, model, self, lr=lr, epochs=epochs, only=only, purpose="finetune")
-            yield "tuned", model
+            live = network if only is None else network.only(only)
+            learn.fit(client, live, self, lr=lr, epochs=self.finetune_epochs, purpose="finetune")
+            yield "tuned", network
 
 
 def to_all(weights: Tensors, cohort: list[ClientInfo]) -> dict[int, Message]:
@@ -162,37 +162,3 @@ def state_types(algorithm: Algorithm[Any, Any]) -> tuple[Any, Any]:
             raise TypeError(f"{method.__qualname__} must be annotated with the type it returns")
         found.append(kind)
     return found[0], found[1]
-
-
-class UndeclaredError(Exception):
-    """A reply holds something that its algorithm does not declare."""
-
-
-def check_sends(sends: tuple[Sent, ...], received: Message, reply: Message) -> None:
-    """Raise unless everything in the reply is declared, in name, kind and shape."""
-    for name, tensor in reply.tensors.items():
-        rules = [s for s in sends if s.kind == "tensor" and fnmatch.fnmatchcase(name, s.name)]
-        if not any(_shape_fits(rule, name, tensor, received) for rule in rules):
-            raise UndeclaredError(
-                f"the reply holds a tensor {name!r} of shape {tuple(tensor.shape)}, "
-                "which the algorithm's `sends` does not declare"
-            )
-    for key, value in reply.info.items():
-        if not any(s.name == key and s.kind == _kind(value) for s in sends):
-            raise UndeclaredError(
-                f"the reply's info holds {key!r} ({_kind(value)}), "
-                "which the algorithm's `sends` does not declare"
-            )
-
-
-def _shape_fits(rule: Sent, name: str, tensor: Tensor, received: Message) -> bool:
-    if rule.shape == "received":
-        sent = received.tensors.get(name)
-        return sent is not None and sent.shape == tensor.shape and sent.dtype == tensor.dtype
-    return len(rule.shape) == tensor.dim() and all(
-        want in (-1, size) for want, size in zip(rule.shape, tensor.shape, strict=True)
-    )
-
-
-def _kind(value: Json) -> str:
-    return type(value).__name__

@@ -9,24 +9,24 @@ SPIDER do with it; the untuned value is reported beside it.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from annotated_types import Ge
-from torch import nn
 
-from fedtailor.algorithms._base import Algorithm, Sent, mean_of, to_all
+from fedtailor.algorithms._base import Algorithm, mean_of, to_all
+from fedtailor.algorithms._replies import Forms, trained_tensors
 from fedtailor.core.types import (
     Client,
     ClientInfo,
     Log,
     Message,
-    Metric,
     Reply,
     Result,
     Server,
     Tensors,
 )
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import Network
 from fedtailor.training import learn
 
 
@@ -41,11 +41,11 @@ class Global:
 class FedAvg(Algorithm[Global, None]):
     """Clients train the global model; the server averages."""
 
-    sends: ClassVar[tuple[Sent, ...]] = (
-        Sent("*", "tensor", "the model's weights after local training"),
-    )
-
     finetune_epochs: Annotated[int, Ge(0)] = 10
+
+    def sends(self) -> Forms:
+        """Declare what leaves a client."""
+        return trained_tensors("the model's weights after local training")
 
     def server_init(self, server: Server) -> Global:
         """Start from the first weights."""
@@ -63,15 +63,14 @@ class FedAvg(Algorithm[Global, None]):
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
         """Train the global model on the client's data."""
-        model = learn.model_of(client.setting, msg.tensors, client.device)
-        loss = learn.train(client, model, self, lr=self.rate(client.round, client.setting.rounds))
-        log = Log((Metric("train", "loss", loss),))
-        return None, Reply(Message(learn.weights_of(model)), log)
+        network = learn.network(client, msg.tensors)
+        loss = learn.fit(client, network, self)
+        return None, Reply(Message(network.weights()), Log.of(loss=loss))
 
     def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
         """Average what came back, each client by its number of examples."""
         return Global(mean_of(state.weights, results, weighted=True))
 
-    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, Network]]:
         """Use the global model, then the same fine-tuned."""
-        return self.tune(client, learn.model_of(client.setting, msg.tensors, client.device))
+        return self.tune(client, learn.network(client, msg.tensors))

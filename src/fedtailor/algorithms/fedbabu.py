@@ -9,15 +9,16 @@ The head is one for all, drawn from the seed, and neither trained, decayed nor s
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from annotated_types import Ge
-from torch import nn
 
-from fedtailor.algorithms._base import Algorithm, Sent, mean_of, to_all
+from fedtailor.algorithms._base import Algorithm, mean_of, to_all
+from fedtailor.algorithms._replies import Forms, trained_tensors
 from fedtailor.algorithms.fedrep import Body
-from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
+from fedtailor.core.types import Client, ClientInfo, Log, Message, Reply, Result, Server
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import Network
 from fedtailor.training import learn
 
 
@@ -25,12 +26,12 @@ from fedtailor.training import learn
 class FedBABU(Algorithm[Body, None]):
     """Clients train the body only; the server averages bodies."""
 
-    sends: ClassVar[tuple[Sent, ...]] = (
-        Sent("*", "tensor", "the body's weights after local training; the head is fixed"),
-    )
-
     weighted: bool = False  # average by examples; the authors' code averages plainly
     finetune_epochs: Annotated[int, Ge(0)] = 5  # of the whole model, head included
+
+    def sends(self) -> Forms:
+        """Declare what leaves a client."""
+        return trained_tensors("the body's weights after local training; the head is fixed")
 
     def server_init(self, server: Server) -> Body:
         """Start from the first weights."""
@@ -48,20 +49,19 @@ class FedBABU(Algorithm[Body, None]):
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
         """Train the body under the fixed head."""
-        model = self._model(client, msg)
-        lr = self.rate(client.round, client.setting.rounds)
-        loss = learn.train(client, model, self, lr=lr, only=learn.is_body)
-        body = learn.pick(learn.weights_of(model), learn.is_body)
-        return None, Reply(Message(body), Log((Metric("train", "loss", loss),)))
+        network = self._network(client, msg)
+        loss = learn.fit(client, network.only(learn.is_body), self)
+        body = learn.pick(network.weights(), learn.is_body)
+        return None, Reply(Message(body), Log.of(loss=loss))
 
     def aggregate(self, server: Server, state: Body, results: Iterable[Result]) -> Body:
         """Average the bodies."""
         return Body(mean_of(state.weights, results, self.weighted))
 
-    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, Network]]:
         """Use the body under the fixed head, then the whole fine-tuned."""
-        return self.tune(client, self._model(client, msg))
+        return self.tune(client, self._network(client, msg))
 
-    def _model(self, client: Client, msg: Message) -> nn.Module:
+    def _network(self, client: Client, msg: Message) -> Network:
         head = learn.pick(initial_weights(client.setting), learn.is_head)
-        return learn.model_of(client.setting, msg.tensors | head, client.device)
+        return learn.network(client, msg.tensors | head)

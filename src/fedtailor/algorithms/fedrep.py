@@ -10,24 +10,24 @@ At the end every client adapts its head (`finetune_epochs`, 10 as in the paper);
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from annotated_types import Ge
-from torch import nn
 
-from fedtailor.algorithms._base import Algorithm, Sent, mean_of, to_all
+from fedtailor.algorithms._base import Algorithm, mean_of, to_all
+from fedtailor.algorithms._replies import Forms, trained_tensors
 from fedtailor.core.types import (
     Client,
     ClientInfo,
     Log,
     Message,
-    Metric,
     Reply,
     Result,
     Server,
     Tensors,
 )
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import Network
 from fedtailor.training import learn
 
 
@@ -49,12 +49,12 @@ class Head:
 class FedRep(Algorithm[Body, Head]):
     """Clients train their head, then the shared body; the server averages bodies."""
 
-    sends: ClassVar[tuple[Sent, ...]] = (
-        Sent("*", "tensor", "the body's weights after local training; the head stays"),
-    )
-
     head_epochs: Annotated[int, Ge(0)] = 10  # before the `epochs` of the body
     finetune_epochs: Annotated[int, Ge(0)] = 10  # of the head
+
+    def sends(self) -> Forms:
+        """Declare what leaves a client."""
+        return trained_tensors("the body's weights after local training; the head stays")
 
     def server_init(self, server: Server) -> Body:
         """Start from the first weights."""
@@ -72,25 +72,19 @@ class FedRep(Algorithm[Body, Head]):
 
     def train(self, client: Client, own: Head, msg: Message) -> tuple[Head, Reply]:
         """Train the head on the body as received, then the body under that head."""
-        model = learn.model_of(client.setting, msg.tensors | own.weights, client.device)
-        lr = self.rate(client.round, client.setting.rounds)
-        learn.train(
-            client, model, self, lr=lr, epochs=self.head_epochs, only=learn.is_head, purpose="head"
-        )
-        loss = learn.train(client, model, self, lr=lr, only=learn.is_body, purpose="body")
-        weights = learn.weights_of(model)
-        reply = Reply(
-            Message(learn.pick(weights, learn.is_body)), Log((Metric("train", "loss", loss),))
-        )
+        network = learn.network(client, msg.tensors | own.weights)
+        head, body = network.only(learn.is_head), network.only(learn.is_body)
+        learn.fit(client, head, self, epochs=self.head_epochs, purpose="head")
+        loss = learn.fit(client, body, self, purpose="body")
+        weights = network.weights()
+        reply = Reply(Message(learn.pick(weights, learn.is_body)), Log.of(loss=loss))
         return Head(learn.pick(weights, learn.is_head)), reply
 
     def aggregate(self, server: Server, state: Body, results: Iterable[Result]) -> Body:
         """Average the bodies, each client by its number of examples."""
         return Body(mean_of(state.weights, results, weighted=True))
 
-    def deploy(self, client: Client, own: Head, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(self, client: Client, own: Head, msg: Message) -> Iterator[tuple[str, Network]]:
         """Use the body under the client's head, then with the head adapted to it."""
-        weights = msg.tensors | own.weights
-        return self.tune(
-            client, learn.model_of(client.setting, weights, client.device), learn.is_head
-        )
+        network = learn.network(client, msg.tensors | own.weights)
+        return self.tune(client, network, learn.is_head)

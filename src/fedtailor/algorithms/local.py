@@ -8,23 +8,21 @@ epochs is that of the federated methods. A client never sampled keeps the first 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import nn
-
-from fedtailor.algorithms._base import Algorithm, Sent
+from fedtailor.algorithms._base import Algorithm
+from fedtailor.algorithms._replies import Forms
 from fedtailor.core.types import (
     Client,
     ClientInfo,
     Log,
     Message,
-    Metric,
     Reply,
     Result,
     Server,
     Tensors,
 )
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import Network
 from fedtailor.training import learn
 
 
@@ -44,7 +42,9 @@ class Own:
 class Local(Algorithm[Alone, Own]):
     """Every client trains its own network on its own data."""
 
-    sends: ClassVar[tuple[Sent, ...]] = ()
+    def sends(self) -> Forms:
+        """Declare that nothing leaves a client."""
+        return {"nothing": ()}
 
     def server_init(self, server: Server) -> Alone:
         """Start with nothing."""
@@ -62,15 +62,14 @@ class Local(Algorithm[Alone, Own]):
 
     def train(self, client: Client, own: Own, msg: Message) -> tuple[Own, Reply]:
         """Train the client's own network."""
-        model = learn.model_of(client.setting, own.weights, client.device)
-        lr = self.rate(client.round, client.setting.rounds)
-        loss = learn.train(client, model, self, lr=lr)
-        return Own(learn.weights_of(model)), Reply(log=Log((Metric("train", "loss", loss),)))
+        network = learn.network(client, own.weights)
+        loss = learn.fit(client, network, self)
+        return Own(network.weights()), Reply(log=Log.of(loss=loss))
 
     def aggregate(self, server: Server, state: Alone, results: Iterable[Result]) -> Alone:
         """There is nothing to take in."""
         return state
 
-    def deploy(self, client: Client, own: Own, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(self, client: Client, own: Own, msg: Message) -> Iterator[tuple[str, Network]]:
         """Use the client's own network."""
-        return self.tune(client, learn.model_of(client.setting, own.weights, client.device))
+        return self.tune(client, learn.network(client, own.weights))

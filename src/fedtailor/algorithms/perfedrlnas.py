@@ -19,15 +19,17 @@ Differs from the paper:
 The authors' code takes the average over the clients' best accuracies so far: `average = "best"`.
 """
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedtailor.algorithms._base import Algorithm, Sent
+from fedtailor.algorithms._base import Algorithm
+from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import (
     Client,
@@ -43,8 +45,10 @@ from fedtailor.core.types import (
     Setting,
     Tensors,
 )
-from fedtailor.networks import cost
+from fedtailor.data.batches import batch_count
+from fedtailor.networks import cost, norms
 from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.network import Network
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import policy as policies
 from fedtailor.search.policy import Policies, described
@@ -68,11 +72,6 @@ class Searching:
 class PerFedRLNAS(Algorithm[Searching, None]):
     """One policy per client draws its subnets; accuracy and time reward it."""
 
-    sends: ClassVar[tuple[Sent, ...]] = (
-        Sent("*", "tensor", "the drawn subnet's parameters after local training"),
-        Sent("accuracy", "float", "its accuracy on the client's validation data"),
-        Sent("memory", "float", "the share of the client's memory it took, where that is limited"),
-    )
     searches: ClassVar[bool] = True
 
     finetune_epochs: Annotated[int, Ge(0)] = 10
@@ -94,6 +93,21 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         "flat"  # share of memory above 1: counts as 1, or as it is
     )
     frozen: bool = False  # weights stand still, clients only test: how new clients are searched for
+
+    def sends(self) -> Forms:
+        """Declare what leaves a client: what it trained or tested, or that the device refused."""
+        how_good = Sent(
+            "accuracy", "float", "its accuracy on the client's validation data", (), (0, 1)
+        )
+        share = "the share of the client's memory it took, where that is limited"
+        fits = Sent("memory", "float", share, (), (0, 1), optional=True)
+        weights = Sent("*", "tensor", "the drawn subnet's parameters after local training")
+        usual: Forms = (
+            {"tested": (how_good, fits)} if self.frozen else {"trained": (weights, how_good, fits)}
+        )
+        nothing = Sent("accuracy", "float", "0: it does not fit into memory", (), (0, 0))
+        over = Sent("memory", "float", share, (), (1, math.inf))
+        return usual | {"refused": (nothing, over)}
 
     @property
     def doing(self) -> str:
@@ -139,21 +153,20 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             if told["memory"] > 1:
                 log = Log(architectures=(Found(arch, 0.0, {"memory": told["memory"]}),))
                 return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
-        model = learn.model_of(setting, msg.tensors, client.device, arch)
+        network = learn.network(client, msg.tensors, arch)
         metrics: list[Metric] = []
         if self.frozen:
-            _recalibrate(client, model, arch)
+            _recalibrate(client, network)
         else:
-            lr = self.rate(client.round, setting.rounds)
-            metrics = [Metric("train", "loss", learn.train(client, model, self, lr=lr))]
-            learn.settle_statistics(model)
+            metrics = [Metric("train", "loss", learn.fit(client, network, self))]
+            norms.settle(network.module)
         scored = {
-            split: learn.evaluate(model, examples, setting.task.classes, client.device)["accuracy"]
+            split: learn.evaluate(network, examples)["accuracy"]
             for split, examples in (("val", client.val), ("test", client.test))
         }
         metrics += [Metric(split, "trained/accuracy", value) for split, value in scored.items()]
         told["accuracy"] = scored[self.accuracy]
-        tensors = {} if self.frozen else learn.parameters_of(model)
+        tensors = {} if self.frozen else network.weights(statistics=False)
         log = Log(tuple(metrics), (Found(arch, told["accuracy"], _costs(setting, arch)),))
         return None, Reply(Message(tensors, told), log)
 
@@ -165,10 +178,14 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             for result in results:
                 played.append(_played(result))
                 if result.message.tensors:
-                    yield weighed(self.merge, result.message.tensors, result.client.examples)
+                    examples = result.client.examples
+                    times = self.epochs * batch_count(examples, self.batch)
+                    yield weighed(self.merge, result.message.tensors, examples, float(times))
 
         weights = merge(state.weights, parts())
-        past = remember(server.round, state.past, played, self._rules())
+        best, graded = self.average == "best", self.overflow == "graded"
+        rules = Rules(self.lambda_time, self.lambda_memory, best, graded)
+        past = remember(server.round, state.past, played, rules)
         learned = state.policies
         if self.policy != "uniform" and server.round > self.warmup:
             learned = self._learn(server.setting.space, state, past, played)
@@ -180,12 +197,12 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         arch = self.chosen(setting, state, info)
         return _message(setting, state.weights, arch)
 
-    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, Network]]:
         """Use that architecture with batch norm recalibrated, then the same fine-tuned."""
         arch = client.setting.space.repair(tuple(msg.info["genes"]))
-        model = learn.model_of(client.setting, msg.tensors, client.device, arch)
-        learn.recalibrate(model, client.train, client.device)
-        return self.tune(client, model)
+        network = learn.network(client, msg.tensors, arch)
+        learn.recalibrate(network, client.train)
+        return self.tune(client, network)
 
     def alphas(self, space: SearchSpace, state: Searching, client: int) -> Tensor:
         """Return what a client's subnets are drawn by."""
@@ -206,6 +223,10 @@ class PerFedRLNAS(Algorithm[Searching, None]):
     def memory(self, setting: Setting, arch: Arch) -> int:
         """Return the bytes that training an architecture takes."""
         return cost.training_memory(setting.space, arch, setting.task, self.batch, self.optimizer)
+
+    def for_newcomers(self) -> Self:
+        """Search with the weights frozen, from the first round on."""
+        return replace(self, frozen=True, warmup=0)
 
     def welcome(self, state: Searching) -> Searching:
         """Keep the supernet and the shared policy.
@@ -249,10 +270,6 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         which = {"personal": (client,), "shared": (SHARED,), "uniform": ()}
         return which.get(self.policy, (client, SHARED))
 
-    def _rules(self) -> Rules:
-        best, graded = self.average == "best", self.overflow == "graded"
-        return Rules(self.lambda_time, self.lambda_memory, best, graded)
-
     def _learn(
         self, space: SearchSpace, state: Searching, past: dict[int, Past], played: list[Played]
     ) -> Policies:
@@ -287,12 +304,12 @@ def _played(result: Result) -> Played:
     return Played(result.client.id, drawn, told["accuracy"], result.seconds, memory)
 
 
-def _recalibrate(client: Client, model: nn.Module, arch: Arch) -> None:
+def _recalibrate(client: Client, network: Network) -> None:
     """Set batch norm up for a test, which is all the computing that new clients do."""
-    setting = client.setting
-    learn.recalibrate(model, client.train, client.device)
+    learn.recalibrate(network, client.train)
     images = len(client.train) + len(client.val)
-    client.meter.macs += images * cost.forward_macs(setting.space, arch, setting.task)
+    each = cost.forward_macs(network.space, network.arch, network.task)
+    client.meter.macs += images * each
 
 
 def _costs(setting: Setting, arch: Arch) -> dict[str, float]:

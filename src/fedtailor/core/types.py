@@ -68,6 +68,18 @@ class Examples:
         return len(self.index)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Some images and their labels, ready to be learned from."""
+
+    images: Tensor  # (n, C, H, W), normalised, on the client's device
+    labels: Tensor  # (n,)
+    epoch: int = 1  # of the pass over the data that it belongs to, counted from 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
 class Meter:
     """Counts the multiply-adds a client spends in a step, for the modelled clock."""
 
@@ -147,6 +159,11 @@ class Log:
 
     metrics: tuple[Metric, ...] = ()
     architectures: tuple[Found, ...] = ()
+
+    @classmethod
+    def of(cls, **measured: float) -> "Log":
+        """Tell what was measured in training: `Log.of(loss=0.3)`."""
+        return cls(tuple(Metric("train", name, value) for name, value in measured.items()))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ def epoch(examples: Examples, size: int, rng: torch.Generator) -> Iterator[Tenso
     yield from _parts(torch.randperm(len(examples), generator=rng), size)
 
 
+def batch_count(examples: int, size: int) -> int:
+    """Count the batches of an epoch."""
+    return len(_parts(torch.empty(examples), size))
+
+
 def chunks(examples: Examples, size: int) -> Iterator[Tensor]:
     """Yield all rows once, in order, `size` at a time, a last one joined as in `epoch`."""
     yield from _parts(torch.arange(len(examples)), size)

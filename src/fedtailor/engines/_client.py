@@ -10,9 +10,9 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import nn
 
-from fedtailor.algorithms._base import Algorithm, check_sends, state_types
+from fedtailor.algorithms._base import Algorithm, state_types
+from fedtailor.algorithms._replies import check_reply
 from fedtailor.core import codec
 from fedtailor.core.rng import seed_for
 from fedtailor.core.space import Arch
@@ -30,6 +30,7 @@ from fedtailor.core.types import (
 from fedtailor.data.federation import Federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.networks import cost
+from fedtailor.networks.network import Network
 from fedtailor.runs.folder import state_file
 from fedtailor.training import learn
 
@@ -64,7 +65,7 @@ def perform(site: Site, ticket: Ticket, message: Message) -> Done:
         own = _read_state(site, ticket, client)
         if ticket.step == "train":
             own, reply = site.algorithm.train(client, own, message)
-            check_sends(site.algorithm.sends, message, reply.message)
+            check_reply(site.algorithm.sends(), message, reply.message)
             if own is not None:
                 codec.write(site.states / state_file(ticket.client, ticket.round), own)
         else:
@@ -95,21 +96,20 @@ def _read_state(site: Site, ticket: Ticket, client: Client) -> Any:
 def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
     metrics: list[Metric] = []
     found: list[Found] = []
-    classes = site.setting.task.classes
-    model = None
-    for label, model in site.algorithm.deploy(client, own, message):
+    network = None
+    for label, network in site.algorithm.deploy(client, own, message):
         if not metrics and label != "untuned":
             raise ValueError(f'the first model that deploy yields must be "untuned", not {label!r}')
         for split, examples in (("val", client.val), ("test", client.test)):
-            scores = learn.evaluate(model, examples, classes, site.device)
+            scores = learn.evaluate(network, examples)
             metrics += [Metric(split, f"{label}/{name}", value) for name, value in scores.items()]
         if label == "untuned" and site.setting.space.choices:
-            found.append(_deployed(site, learn.arch_of(model), metrics[0].value))
+            found.append(_deployed(site, network.arch, metrics[0].value))
         if ticket.step == "evaluate":
             break
     final = ticket.step == "deploy" and ticket.round == site.setting.rounds
-    if final and model is not None and site.models is not None:
-        _save_model(site.models, site, ticket.client, model)
+    if final and network is not None and site.models is not None:
+        _save_model(site.models, site, ticket.client, network)
     return Log(tuple(metrics), tuple(found))
 
 
@@ -125,12 +125,12 @@ def _deployed(site: Site, arch: Arch, score: float) -> Found:
     return Found(arch, score, prices, "deployed")
 
 
-def _save_model(models: Path, site: Site, client: int, model: nn.Module) -> None:
+def _save_model(models: Path, site: Site, client: int, network: Network) -> None:
     folder = models / f"{client:03d}"
     folder.mkdir(parents=True, exist_ok=True)
     task = site.setting.task
     about = {
-        "arch": list(learn.arch_of(model)),
+        "arch": list(network.arch),
         "choices": [c.name for c in site.setting.space.choices],
         "shape": list(task.shape),
         "classes": list(site.federation.classes),
@@ -138,7 +138,7 @@ def _save_model(models: Path, site: Site, client: int, model: nn.Module) -> None
         "std": list(site.federation.std),
     }
     (folder / "arch.json").write_text(json.dumps(about, indent=1) + "\n")
-    safetensors.torch.save_file(learn.weights_of(model), folder / "weights.safetensors")
+    safetensors.torch.save_file(network.weights(), folder / "weights.safetensors")
 
 
 @contextmanager

@@ -13,13 +13,11 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Setting, Tensors
+from fedtailor.networks.norms import is_statistic
 from fedtailor.networks.pieces import blueprint, pieces_of
 from fedtailor.networks.store import full_shapes, view
 
 Draw = Callable[[torch.Generator], Tensor]
-
-
-STATISTICS = ("running_mean", "running_var")
 
 
 def initial_weights(setting: Setting, arch: Arch | None = None) -> Tensors:
@@ -104,7 +102,7 @@ def _statistics(model: nn.Module) -> Tensors:
     return {
         name: torch.full(buffer.shape, float(name.endswith("running_var")))
         for name, buffer in model.state_dict().items()
-        if name.endswith(STATISTICS)
+        if is_statistic(name)
     }
 
 
@@ -128,7 +126,7 @@ def _saved(
 ) -> Tensor:
     """Take a weight from a file of the same network, or the window from one of its supernet."""
     if name not in saved:
-        if name.endswith(STATISTICS):  # a supernet has none
+        if is_statistic(name):  # a supernet has none
             return drawn
         raise UserError(f"space.init: {path} has no weight {name}; is it of another space?")
     found, wanted = saved[name], (tuple(drawn.shape), full.get(name))

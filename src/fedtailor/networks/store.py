@@ -100,9 +100,7 @@ class Store:
         for _, piece in bound:
             piece.reset()
         modules = [(name, piece.module) for name, piece in bound]
-        model = Chain(modules) if modules[0][0] else modules[0][1]
-        model.arch = arch  # pyright: ignore[reportArgumentType] - a plain tuple, for arch_of
-        return model
+        return Chain(modules) if modules[0][0] else modules[0][1]
 
     def module(self, piece: Piece) -> nn.Module:
         """Return the bound module of a piece, as its last user left it."""

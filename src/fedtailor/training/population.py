@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
+from fedtailor.networks.norms import measuring
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
-from fedtailor.training.learn import EVALUATION_BATCH
+from fedtailor.training.evaluate import EVALUATION_BATCH
 
 
 def population_logits(
@@ -110,16 +111,6 @@ def _finite(logits: Tensor) -> Tensor:
 @torch.inference_mode()
 def _through(module: nn.Module, states: list[list[Any]]) -> list[list[Any]]:
     """Pass batches through a module: with the statistics of the first list's, or of each batch."""
-    module.eval()
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain mean over the batches
-        norm.train()
-    after = [[module(state) for state in states[0]]]
-    module.eval()
-    after += [[module(state) for state in rest] for rest in states[1:]]
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    return after
+    with measuring(module):
+        after = [[module(state) for state in states[0]]]
+    return after + [[module(state) for state in rest] for rest in states[1:]]
