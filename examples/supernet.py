@@ -30,6 +30,7 @@ from fedtailor.networks.store import Store
 from fedtailor.search import genes, schemes
 from fedtailor.training import learn
 from fedtailor.training.population import population_accuracies
+from fedtailor.training.supernet import SupernetTrainer
 
 RANDOM, CALIBRATION = 30, 2048
 
@@ -66,11 +67,10 @@ def train_supernet(client: Client, recipe: learn.Recipe, file: Path) -> Store:
     for epoch in range(done + 1, setting.rounds + 1):
         began = time.process_time()
         lr = recipe.rate(epoch, setting.rounds)
-        found = learn.train_supernet(
-            replace(client, round=epoch), store, recipe, scheme, lr=lr, epochs=1
-        )
+        trainer = SupernetTrainer(replace(client, round=epoch), store, recipe, lr=lr)
+        loss = trainer.epochs(1, scheme)
         print(
-            f"epoch {epoch}: loss {found.loss:.3f}, {time.process_time() - began:.0f} CPU s",
+            f"epoch {epoch}: loss {loss:.3f}, {time.process_time() - began:.0f} CPU s",
             flush=True,
         )
         saved = store.copy() | {"epochs_done": torch.tensor(epoch)}
@@ -88,14 +88,14 @@ def accuracies(client: Client, store: Store, archs: list[Arch]) -> list[float]:
 def alone(client: Client, arch: Arch, recipe: learn.Recipe, epochs: int) -> float:
     """Train an architecture from scratch, and test it."""
     setting = client.setting
-    model = learn.model_of(setting, initial_weights(setting, arch), "cpu", arch)
+    network = learn.network(client, initial_weights(setting, arch), arch)
     for epoch in range(1, epochs + 1):
         lr = recipe.rate(epoch, epochs)
         step = replace(client, round=epoch)
-        loss = learn.train(step, model, recipe, lr=lr, epochs=1, purpose="alone")
+        loss = learn.fit(step, network, recipe, lr=lr, epochs=1, purpose="alone")
         print(f"alone, epoch {epoch}: loss {loss:.3f}", flush=True)
-    learn.recalibrate(model, client.train, "cpu")
-    return learn.evaluate(model, client.test, setting.task.classes, "cpu")["accuracy"]
+    learn.recalibrate(network, client.train)
+    return learn.evaluate(network, client.test)["accuracy"]
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from fedtailor.core.space import Arch
 from fedtailor.core.types import Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment.prepare import setting_of
+from fedtailor.networks.network import network_of
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import genes, policy
 from fedtailor.training import learn
@@ -34,10 +35,10 @@ def tester(setting: Setting, federation: Federation, state: Searching) -> Accura
 
     def accuracy(arch: Arch, client: int) -> float:
         weights = cut(state.weights, shapes(setting.space, arch, setting.task))
-        model = learn.model_of(setting, weights, "cpu", arch)
-        learn.recalibrate(model, federation.examples(client, "train"), "cpu")
+        network = network_of(setting.space, arch, setting.task, weights)
+        learn.recalibrate(network, federation.examples(client, "train"))
         test = federation.examples(client, "test")
-        return learn.evaluate(model, test, setting.task.classes, "cpu")["accuracy"]
+        return learn.evaluate(network, test)["accuracy"]
 
     return accuracy
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor.algorithms._base import check_sends, state_types
+from fedtailor.algorithms._base import state_types
+from fedtailor.algorithms._replies import check_reply
 from fedtailor.core import codec, registry
 from fedtailor.core.types import NEVER, Result, Server
 from fedtailor.data.federation import load_federation
@@ -17,7 +18,6 @@ from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise
-from fedtailor.training import learn
 
 EVERY = registry.names("algorithm")
 Tiny = Callable[..., dict[str, Any]]
@@ -111,9 +111,8 @@ def test_states_pack_and_unpack(name: str, site: Callable[..., Site]):
 @pytest.mark.parametrize("name", EVERY)
 def test_sends_only_what_it_declares(name: str, site: Callable[..., Site]):
     """And declares nothing that it never sends: some is sent only if memory is limited."""
-    sends = site(name).algorithm.sends
-    declared = {sent.name for sent in sends if sent.kind != "tensor"}
-    told: set[str] = set()
+    forms, seen = site(name).algorithm.sends(), set[str]()
+    told: set[tuple[str, str]] = set()
     for budget in ({}, {"budget__memory_mb": 1e6}, {"budget__memory_mb": 1e-3}):
         where = site(name, **budget)
         state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
@@ -122,15 +121,13 @@ def test_sends_only_what_it_declares(name: str, site: Callable[..., Site]):
         _, done = one_round(where, 1, state, {})
         for client, step in enumerate(done):
             reply = step.reply.message
-            check_sends(sends, messages[client], reply)
-            # What is tested must not leave by another door: no other metric in the message.
-            assert set(reply.info) <= declared
-            told |= set(reply.info)
-            if budget != {"budget__memory_mb": 1e-3}:  # who has no memory may not train
-                size = sum(t.numel() for t in reply.tensors.values())
-                tensors = any(sent.kind == "tensor" for sent in sends)
-                assert bool(size) == tensors, "a declaration of what is never sent"
-    assert told == declared
+            form = check_reply(forms, messages[client], reply)
+            seen.add(form)
+            told |= {(form, key) for key in reply.info}
+            tensors = any(sent.kind == "tensor" for sent in forms[form])
+            assert bool(reply.tensors) == tensors, "a declaration of what is never sent"
+    assert seen == set(forms), "a form that no reply has"
+    assert told == {(f, s.name) for f, form in forms.items() for s in form if s.kind != "tensor"}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -143,7 +140,9 @@ def test_a_round_without_training_changes_nothing(name: str, site: Callable[...,
     where = replace(where, algorithm=still)
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
     after, _ = one_round(where, 1, state, {})
-    if any(sent.kind != "tensor" for sent in still.sends):  # what they tell may be remembered
+    if any(
+        sent.kind != "tensor" for form in still.sends().values() for sent in form
+    ):  # what they tell may be remembered
         assert state.weights, "the server's weights"
         state, after = state.weights, after.weights
     assert codec.digest(after) == codec.digest(state)
@@ -164,7 +163,7 @@ def test_deploys_for_clients_never_sampled_and_yields_untuned_first(
     labels, weights = [], []
     for label, model in where.algorithm.deploy(client, own, message):
         labels.append(label)
-        weights.append(learn.weights_of(model))
+        weights.append(model.weights())
     assert labels == ["untuned", "tuned"]
     assert any(not torch.equal(weights[0][n], weights[1][n]) for n in weights[0])
     shared = {n: t for n, t in message.tensors.items() if n in weights[0]}

@@ -58,13 +58,18 @@ def test_ditto_trains_both_models_as_if_alone(client: Client):
     ditto = Ditto(strength=0.5, epochs=2, lr=0.1)
     other = {name: w + 0.1 for name, w in weights.items()}
     own, reply = ditto.train(client, Personal(other), Message(weights))
-    model = learn.model_of(client.setting, weights, "cpu")
-    learn.train(client, model, ditto, lr=0.1, purpose="global")
-    assert all(torch.equal(reply.message.tensors[n], w) for n, w in learn.weights_of(model).items())
-    model = learn.model_of(client.setting, other, "cpu")
-    learn.train(client, model, ditto, lr=0.1, pull=(0.5, weights), purpose="personal")
+    model = learn.network(client, weights)
+    learn.fit(client, model, ditto, lr=0.1, purpose="global")
+    assert all(torch.equal(reply.message.tensors[n], w) for n, w in model.weights().items())
+    model = learn.network(client, other)
+    steps = learn.optimizer(model, ditto, 0.1)
+    for batch in learn.batches(client, ditto.batch, epochs=2, purpose="personal"):
+        steps.zero_grad()
+        distance = sum((p - weights[n]).square().sum() for n, p in model.live.items())
+        (model.loss(batch) + 0.25 * distance).backward()
+        steps.step()
     assert own.weights is not None
-    assert all(torch.equal(own.weights[n], w) for n, w in learn.weights_of(model).items())
+    assert all(torch.allclose(own.weights[n], w, atol=1e-6) for n, w in model.weights().items())
 
 
 def test_ditto_with_an_endless_pull_stays_at_the_global_model(client: Client):
@@ -104,8 +109,8 @@ def test_fedrep_tunes_the_head_only(client: Client):
     algorithm = FedRep(finetune_epochs=2, lr=0.1)
     body = algorithm.server_init(weights_and_server(client)[1]).weights
     models = algorithm.deploy(client, algorithm.client_init(client), Message(body))
-    untuned = learn.weights_of(next(models)[1])
-    tuned = learn.weights_of(next(models)[1])
+    untuned = next(models)[1].weights()
+    tuned = next(models)[1].weights()
     moved = {n for n in untuned if not torch.equal(untuned[n], tuned[n])}
     assert moved == {"head.weight", "head.bias"}
 
@@ -119,9 +124,9 @@ def test_fedbabu_has_one_fixed_head_for_all_and_tunes_everything(client: Client)
     other = replace(client, info=ClientInfo(3, 9))
     for who in (client, other):
         models = algorithm.deploy(who, None, Message(body))
-        untuned = learn.weights_of(next(models)[1])
+        untuned = next(models)[1].weights()
         assert torch.equal(untuned["head.weight"], weights["head.weight"])
-        tuned = learn.weights_of(next(models)[1])
+        tuned = next(models)[1].weights()
         assert all(not torch.equal(untuned[n], tuned[n]) for n in untuned if n.endswith("weight"))
 
 
@@ -135,7 +140,7 @@ def test_tuning_uses_the_full_rate_at_the_end_of_a_schedule(client: Client):
             last, None, Message(weights)
         )
         next(models)
-        tuned.append(learn.weights_of(next(models)[1]))
+        tuned.append(next(models)[1].weights())
     assert all(torch.equal(tuned[0][n], tuned[1][n]) for n in weights)
 
 
@@ -146,7 +151,7 @@ def test_tuning_one_client_does_not_touch_the_next(client: Client):
     other = replace(client, info=ClientInfo(3, 9))
 
     def tuned(who: Client) -> Tensors:
-        return learn.weights_of(list(algorithm.deploy(who, None, Message(weights)))[-1][1])
+        return list(algorithm.deploy(who, None, Message(weights)))[-1][1].weights()
 
     alone = tuned(other)
     tuned(client)
@@ -166,7 +171,7 @@ def test_tuning_never_sees_validation_or_test_images(
 
     def tuned(who: Client) -> Tensors:
         models = made.deploy(who, made.client_init(who), message)
-        return learn.weights_of(list(models)[-1][1])
+        return list(models)[-1][1].weights()
 
     usual = tuned(client)
     other = tuned(replace(client, val=client.test, test=client.val))

@@ -15,7 +15,8 @@ from fedtailor.core.types import Budget, ClientInfo, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.networks import cost
+from fedtailor.networks import cost, norms
+from fedtailor.networks.network import network_of
 from fedtailor.networks.store import cut, shapes
 from fedtailor.search import genes, policy
 from fedtailor.training import learn
@@ -95,18 +96,18 @@ def test_training_is_what_it_says(site: Site):
     for i, step in done.items():
         client = site.client(Ticket("train", i, 1))
         arch = site.setting.space.repair(tuple(messages[i].info["genes"]))
-        model = learn.model_of(site.setting, messages[i].tensors, "cpu", arch)
-        learn.train(client, model, site.algorithm, lr=0.1)
-        learn.settle_statistics(model)
-        accuracy = learn.evaluate(model, client.val, 10, "cpu")["accuracy"]
-        parameters = dict(model.named_parameters())
+        model = learn.network(client, messages[i].tensors, arch)
+        learn.fit(client, model, site.algorithm, lr=0.1)
+        norms.settle(model.module)
+        accuracy = learn.evaluate(model, client.val)["accuracy"]
+        parameters = dict(model.module.named_parameters())
         assert step.reply.message.info == {"accuracy": accuracy}
         assert set(step.reply.message.tensors) == set(parameters), "and no statistics"
         assert all(torch.equal(t, parameters[n]) for n, t in step.reply.message.tensors.items())
         assert step.macs == client.meter.macs > 0
         told = {(m.split, m.name): m.value for m in step.reply.log.metrics}
         assert told["val", "trained/accuracy"] == accuracy
-        test = learn.evaluate(model, client.test, 10, "cpu")["accuracy"]
+        test = learn.evaluate(model, client.test)["accuracy"]
         assert told["test", "trained/accuracy"] == test
         (found,) = step.reply.log.architectures
         assert (found.arch, found.score, found.role) == (arch, accuracy, "trained")
@@ -183,10 +184,10 @@ def test_frozen_weights_neither_travel_nor_change(site: Site):
         for i, step in done.items():
             assert not step.reply.message.tensors and set(step.reply.message.info) == {"accuracy"}
             client, arch = site.client(Ticket("train", i, round)), step.reply.log.architectures[0]
-            model = learn.model_of(site.setting, cut(start.weights, shapes(
-                Dense(), arch.arch, site.setting.task)), "cpu", arch.arch)  # fmt: skip
-            learn.recalibrate(model, client.train, "cpu")
-            accuracy = learn.evaluate(model, client.val, 10, "cpu")["accuracy"]
+            weights = cut(start.weights, shapes(Dense(), arch.arch, site.setting.task))
+            model = learn.network(client, weights, arch.arch)
+            learn.recalibrate(model, client.train)
+            accuracy = learn.evaluate(model, client.val)["accuracy"]
             assert step.reply.message.info["accuracy"] == accuracy == arch.score
             per_image = cost.forward_macs(Dense(), arch.arch, site.setting.task)
             assert step.macs == per_image * (len(client.train) + len(client.val))
@@ -204,11 +205,11 @@ def test_what_is_deployed_is_recalibrated_also_for_clients_never_sampled(site: S
         client = site.client(Ticket("deploy", info.id, 1))
         models = site.algorithm.deploy(client, None, message)
         label, model = next(models)
-        untuned = learn.weights_of(model)
-        by_hand = learn.model_of(site.setting, message.tensors, "cpu", arch)
-        learn.recalibrate(by_hand, client.train, "cpu")
-        expected = learn.weights_of(by_hand)
-        assert label == "untuned" and learn.arch_of(model) == arch
+        untuned = model.weights()
+        by_hand = learn.network(client, message.tensors, arch)
+        learn.recalibrate(by_hand, client.train)
+        expected = by_hand.weights()
+        assert label == "untuned" and model.arch == arch
         assert {n for n in expected if "running" in n}, "there is batch norm"
         assert all(torch.equal(untuned[n], t) for n, t in expected.items())
         assert not untuned["hidden0.2.running_mean"].eq(0).any()
@@ -259,9 +260,9 @@ class Normed(nn.Sequential):
     """Two batch norms of different momentum, one without any, and one that counts plainly."""
 
     def __init__(self) -> None:
-        norms = nn.BatchNorm2d(2), nn.BatchNorm2d(2, momentum=0.4)
+        moving = nn.BatchNorm2d(2), nn.BatchNorm2d(2, momentum=0.4)
         plain = nn.BatchNorm2d(2, track_running_stats=False), nn.BatchNorm2d(2, momentum=None)
-        super().__init__(*norms, *plain)
+        super().__init__(*moving, *plain)
 
 
 @pytest.mark.parametrize("batches", [1, 2, 7])
@@ -274,7 +275,7 @@ def test_settled_statistics_are_the_exact_moving_means(batches: int):
     for _ in range(batches):
         model(5 + 3 * torch.randn(4, 2, 3, 3, generator=rng))
     plain = model[3].running_var.clone()  # pyright: ignore
-    learn.settle_statistics(model)
+    norms.settle(model)
     for place, momentum in ((0, 0.1), (1, 0.4)):
         weights = torch.tensor([(1 - momentum) ** (batches - i) for i in range(1, batches + 1)])
         weights = (weights / weights.sum()).double()
@@ -291,18 +292,18 @@ def test_statistics_of_a_model_that_never_trained_are_left_alone(site: Site):
     state = first_state(site)
     arch = Dense().largest()
     weights = cut(state.weights, shapes(Dense(), arch, site.setting.task))
-    model = learn.model_of(site.setting, weights, "cpu", arch)
-    before = codec.digest(learn.weights_of(model))
-    learn.settle_statistics(model)
-    assert codec.digest(learn.weights_of(model)) == before
-    assert model.state_dict()["hidden0.2.running_var"].eq(1).all()
+    model = network_of(Dense(), arch, site.setting.task, weights)
+    before = codec.digest(model.weights())
+    norms.settle(model.module)
+    assert codec.digest(model.weights()) == before
+    assert model.module.state_dict()["hidden0.2.running_var"].eq(1).all()
 
 
 def test_parameters_are_copied_without_statistics(site: Site):
     state, arch = first_state(site), Dense().largest()
-    model = learn.model_of(site.setting, state.weights, "cpu", arch)
-    found = learn.parameters_of(model)
-    parameters = dict(model.named_parameters())
+    model = network_of(Dense(), arch, site.setting.task, state.weights)
+    found = model.weights(statistics=False)
+    parameters = dict(model.module.named_parameters())
     assert list(found) == list(parameters)
     assert not any("running" in name or "num_batches" in name for name in found)
     for name, tensor in found.items():

@@ -6,14 +6,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import nn
 
-from fedtailor.algorithms._base import Sent
+from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
+from fedtailor.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,10 @@ class Mine(FedAvg):
     """FedAvg that also reports its accuracy, as declared."""
 
     boost: float = 1.0
-    sends: ClassVar[tuple[Sent, ...]] = (*FedAvg.sends, Sent("score", "float", "its accuracy"))
+
+    def sends(self) -> Forms:
+        (weights,) = super().sends()["trained"]
+        return {"trained": (weights, Sent("score", "float", "its accuracy"))}
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
         own, reply = super().train(client, own, msg)
@@ -81,7 +83,7 @@ class Exits(FedAvg):
 class Misnames(FedAvg):
     """Does not call its first model untuned."""
 
-    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, nn.Module]]:
+    def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, Network]]:
         for _, model in super().deploy(client, own, msg):
             yield "mine", model
 

@@ -12,9 +12,9 @@ from fedtailor.core.space import SearchSpace, Task
 from fedtailor.core.types import Budget, Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import network_of, weights_of
 from fedtailor.spaces.cnn import CNN
 from fedtailor.spaces.resnet18 import ResNet18
-from fedtailor.training import learn
 
 CIFAR = Task((3, 32, 32), 10)
 DIGITS = Task((1, 8, 8), 10)
@@ -55,7 +55,7 @@ def test_grouped_convolutions_cost_as_much_backward_as_forward_for_each_gradient
 def test_wire_bytes_are_those_of_the_weights():
     space = ResNet18(width=4)
     model = space.build((), DIGITS)
-    sent = sum(t.numel() * t.element_size() for t in learn.weights_of(model).values())
+    sent = sum(t.numel() * t.element_size() for t in weights_of(model).values())
     assert cost.wire_bytes(space, (), DIGITS) == sent
 
 
@@ -103,7 +103,7 @@ def test_training_memory_against_what_torch_allocates(name: str):
     kind = registry.find("space", name)
     space = kind(**kind.presets.get("cpu", {}))
     setting, batch = Setting(CIFAR, space, 1, 0, space.middle()), 16
-    model = learn.model_of(setting, initial_weights(setting), "cpu")
+    model = network_of(setting.space, setting.arch, setting.task, initial_weights(setting)).module
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     images = torch.randn(batch, *CIFAR.shape).contiguous(memory_format=torch.channels_last)
 

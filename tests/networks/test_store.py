@@ -12,11 +12,12 @@ from fedtailor.core import registry
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Setting, Tensors
 from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.network import Network, load, network_of, weights_of
 from fedtailor.networks.store import Store, coverage, full_shapes, shapes, usage, view
 from fedtailor.search import genes
 from fedtailor.spaces.darts import DARTS
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
-from fedtailor.training import learn
+from fedtailor.training.evaluate import recalibrate
 from fedtailor.training.merge import Part, merge
 from fedtailor.training.optimise import SupernetOptimizer
 
@@ -111,7 +112,7 @@ def test_forward_is_that_of_an_independent_static_network(name: str):
 def _double(store: Store, arch: Arch) -> torch.nn.Module:
     """Return a network of an architecture in double precision, with the store's weights."""
     model = store.space.build(arch, store.task).double().train()
-    learn.load(model, store.cut(arch))
+    load(model, store.cut(arch))
     return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
@@ -121,8 +122,7 @@ def test_a_bound_network_computes_what_its_cut_does(space: SearchSpace):
     setting = Setting(TASK, space, 1, 0)
     for arch in archs_of(space, 4):
         bound = store.bind(arch).eval()
-        cut = learn.model_of(setting, store.cut(arch), "cpu", arch).eval()
-        assert learn.arch_of(bound) == arch
+        cut = network_of(setting.space, arch, setting.task, store.cut(arch)).module.eval()
         with torch.no_grad():
             assert torch.allclose(bound(images), cut(images), rtol=1e-4, atol=1e-5)
 
@@ -191,7 +191,7 @@ def test_a_bound_network_trains_like_its_cut(space: SearchSpace):
     for kind in ("sgd", "adamw"):
         store = store_of(space)
         optimizer = SupernetOptimizer(store, kind, 0.9, 0.01)  # pyright: ignore[reportArgumentType]
-        model = learn.model_of(Setting(TASK, space, 1, 0), store.cut(arch), "cpu", arch)
+        model = network_of(space, arch, TASK, store.cut(arch)).module
         plain = (
             torch.optim.SGD(model.parameters(), 0.005, momentum=0.9, weight_decay=0.01)
             if kind == "sgd"
@@ -208,7 +208,7 @@ def test_a_bound_network_trains_like_its_cut(space: SearchSpace):
             plain.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             plain.step()
-        ours, theirs = store.cut(arch), learn.weights_of(model)
+        ours, theirs = store.cut(arch), weights_of(model)
         start = {n: view(first_weights(space)[n], tuple(w.shape)) for n, w in ours.items()}
         gone = torch.cat([(theirs[n] - start[n]).flatten() for n in ours]).norm()
         apart = torch.cat([(theirs[n] - ours[n]).flatten() for n in ours]).norm()
@@ -248,7 +248,7 @@ def test_recalibrating_batch_norm_changes_only_its_statistics(space: SearchSpace
     examples = Examples(images, labels, torch.arange(8), (0.0,) * 3, (1.0,) * 3)
     model = store.bind(archs_of(space, 1)[-1])
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    learn.recalibrate(model, examples, "cpu")
+    recalibrate(Network(model, store.space, store.task), examples)
     weights = dict(model.named_parameters())
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]) == (name in weights), name

@@ -23,13 +23,14 @@ from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Examples, Json, Setting, Tensors
 from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.network import Network
 from fedtailor.networks.pieces import pieces_of
 from fedtailor.networks.store import Store
 from fedtailor.pretrain import accuracy_table as tables
 from fedtailor.pretrain.accuracy_table import Table, accuracy_table, families
 from fedtailor.pretrain.sub_tasks import SubTask, draw_tasks
 from fedtailor.search import genes
-from fedtailor.training import learn
+from fedtailor.training.evaluate import recalibrate
 from tests.helpers.tiny_space import Tiny
 
 SPACE = Tiny()
@@ -88,7 +89,7 @@ def test_recalibrated_accuracies_against_one_network_and_image_at_a_time(tmp_pat
     mixed = replace(CALIBRATION, index=CALIBRATION.index[torch.randperm(30, generator=rng)])
     for number, arch in enumerate(archs()):
         model = store().bind(arch)
-        learn.recalibrate(model, mixed, "cpu")
+        recalibrate(Network(model, SPACE, TASK), mixed)
         with torch.inference_mode():
             logits = model(batch(EVALUATION, torch.arange(60), None, "cpu")[0])
         expected = [slow_accuracy(logits, labels, task) for task in tasks()]

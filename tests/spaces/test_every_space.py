@@ -14,8 +14,8 @@ from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import network_of
 from fedtailor.search import genes
-from fedtailor.training import learn
 
 EVERY = registry.names("space")
 CIFAR = Task((3, 32, 32), 10)
@@ -47,7 +47,7 @@ def test_builds_forward_and_backward(name: str, task: Task):
     space = kind(**kind.presets.get("cpu", {}))
     setting = Setting(task, space, 1, 0)
     for arch in some_archs(space, 3):
-        model = learn.model_of(setting, initial_weights(setting, arch), "cpu", arch)
+        model = network_of(setting.space, arch, setting.task, initial_weights(setting, arch)).module
         logits = model(images(task))
         assert logits.shape == (4, task.classes)
         F.cross_entropy(logits, torch.arange(4) % task.classes).backward()

@@ -9,8 +9,8 @@ from fedtailor.core.space import Task
 from fedtailor.core.types import Setting
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import network_of
 from fedtailor.spaces.levit import LeViT, _Attention
-from fedtailor.training import learn
 
 CIFAR = Task((3, 32, 32), 10)
 
@@ -42,7 +42,7 @@ def test_levit_looks_distances_up_whoever_had_the_network_before():
     weights = initial_weights(setting)
     assert not any("distance" in name for name in weights)
     for _ in range(2):
-        model = learn.model_of(setting, weights, "cpu")
+        model = network_of(setting.space, (), setting.task, weights).module
         table = dict(model.named_buffers())["blocks.0.inner.distance"]
         assert table[0].tolist() == [row * 8 + column for row in range(8) for column in range(8)]
         assert torch.equal(table, table.T)

@@ -2,16 +2,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn import metrics
-from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.types import Client, Setting, Tensors
-from fedtailor.data.batches import batch, epoch
+from fedtailor.data.batches import batch as rows_to_batch
+from fedtailor.data.batches import epoch
 from fedtailor.networks.initial import initial_weights
+from fedtailor.networks.network import load, weights_of
 from fedtailor.spaces.resnet18 import ResNet18
 from fedtailor.training import learn
 
@@ -19,9 +18,9 @@ PLAIN = learn.Recipe(epochs=2, batch=16, lr=0.1, momentum=0.0)
 
 
 def trained(client: Client, recipe: learn.Recipe, **how: Any) -> Tensors:
-    model = learn.model_of(client.setting, initial_weights(client.setting), "cpu")
-    learn.train(client, model, recipe, lr=recipe.lr, **how)
-    return learn.weights_of(model)
+    network = learn.network(client, initial_weights(client.setting))
+    learn.fit(client, network, recipe, lr=recipe.lr, **how)
+    return network.weights()
 
 
 def close(a: Tensors, b: Tensors) -> bool:
@@ -32,11 +31,11 @@ def by_hand(client: Client, recipe: learn.Recipe, strength: float = 0.0) -> Tens
     """Train with torch.autograd.grad and the update rule written out, nothing shared."""
     start = initial_weights(client.setting)
     model = client.setting.space.build((), client.setting.task)
-    learn.load(model, start)
+    load(model, start)
     rng, velocity = client.rng("train"), {n: torch.zeros_like(w) for n, w in start.items()}
     for _ in range(recipe.epochs):
         for rows in epoch(client.train, recipe.batch, rng):
-            images, labels = batch(client.train, rows, rng, "cpu")
+            images, labels = rows_to_batch(client.train, rows, rng, "cpu")
             names, parameters = zip(*model.named_parameters(), strict=True)
             loss = F.cross_entropy(model(images), labels, label_smoothing=recipe.label_smoothing)
             for name, parameter in zip(names, parameters, strict=True):
@@ -49,7 +48,7 @@ def by_hand(client: Client, recipe: learn.Recipe, strength: float = 0.0) -> Tens
                     step = gradient * scale + recipe.weight_decay * parameter
                     velocity[name] = recipe.momentum * velocity[name] + step
                     parameter -= recipe.lr * velocity[name]
-    return learn.weights_of(model)
+    return weights_of(model)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +64,21 @@ def test_training_is_the_rule_written_out(client: Client, recipe: learn.Recipe):
     assert close(trained(client, recipe), by_hand(client, recipe))
 
 
+def pulled_to_the_start(client: Client, recipe: learn.Recipe, strength: float) -> Tensors:
+    anchor = initial_weights(client.setting)
+    network = learn.network(client, anchor)
+    steps = learn.optimizer(network, recipe, recipe.lr)
+    for batch in learn.batches(client, recipe.batch, epochs=recipe.epochs, purpose="train"):
+        steps.zero_grad()
+        network.loss(batch).backward()
+        learn.pull(network, anchor, strength)
+        learn.move(network, steps, recipe.clip)
+    return network.weights()
+
+
 def test_the_pull_is_the_gradient_of_half_the_squared_distance(client: Client):
     recipe = replace(PLAIN, momentum=0.9)
-    anchor = initial_weights(client.setting)
-    pulled = trained(client, recipe, pull=(0.7, anchor))
+    pulled = pulled_to_the_start(client, recipe, 0.7)
     assert close(pulled, by_hand(client, recipe, strength=0.7))
     assert not close(pulled, trained(client, recipe))
 
@@ -78,7 +88,7 @@ def test_the_pull_never_touches_batch_norm_statistics(client: Client):
     resnet = Setting(client.setting.task, ResNet18(width=4), 10, 3)
     client = replace(client, setting=resnet)
     start = initial_weights(resnet)
-    weights = trained(client, replace(PLAIN, lr=1e-9), pull=(1.0, start))
+    weights = pulled_to_the_start(client, replace(PLAIN, lr=1e-9), 1.0)
     free = trained(client, replace(PLAIN, lr=1e-9))
     assert not torch.equal(weights["norm.running_mean"], start["norm.running_mean"])
     assert torch.equal(weights["norm.running_mean"], free["norm.running_mean"])
@@ -89,12 +99,12 @@ def test_what_is_frozen_stands_still(client: Client):
     resnet = Setting(client.setting.task, ResNet18(width=4), 10, 3)
     client = replace(client, setting=resnet)
     start = initial_weights(resnet)
-    model = learn.model_of(resnet, start, "cpu")
+    network = learn.network(client, start)
     recipe = replace(PLAIN, momentum=0.9, weight_decay=0.1)
-    learn.train(client, model, recipe, lr=0.1)  # leaves gradients behind
-    before = learn.weights_of(model)
-    learn.train(client, model, recipe, lr=0.1, only=lambda name: name.startswith("head."))
-    after = learn.weights_of(model)
+    learn.fit(client, network, recipe, lr=0.1)  # leaves gradients behind
+    before = network.weights()
+    learn.fit(client, network.only(lambda name: name.startswith("head.")), recipe, lr=0.1)
+    after = network.weights()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {"head.weight", "head.bias"}
 
@@ -103,8 +113,7 @@ def test_a_network_handed_out_again_remembers_nothing(client: Client):
     first = trained(client, PLAIN)
     other = replace(client, round=7)
     trained(other, replace(PLAIN, lr=0.3))
-    model = learn.model_of(client.setting, first, "cpu")
-    model.requires_grad_(False).eval()
+    learn.network(client, first).module.requires_grad_(False).eval()
     assert all(
         torch.equal(a, b)
         for a, b in zip(first.values(), trained(client, PLAIN).values(), strict=True)
@@ -119,16 +128,15 @@ def test_loss_that_is_not_finite_is_an_error(client: Client):
 def test_a_diverged_model_is_not_scored(client: Client):
     """Its outputs are no numbers, and argmax would call them class 0."""
     huge = {name: w * 1e30 for name, w in initial_weights(client.setting).items()}
-    model = learn.model_of(client.setting, huge, "cpu")
     with pytest.raises(FloatingPointError, match="diverged"):
-        learn.evaluate(model, client.test, 10, "cpu")
+        learn.evaluate(learn.network(client, huge), client.test)
 
 
 def test_adamw_trains(client: Client):
-    model = learn.model_of(client.setting, initial_weights(client.setting), "cpu")
+    network = learn.network(client, initial_weights(client.setting))
     recipe = learn.Recipe(epochs=60, optimizer="adamw", lr=0.01)
-    learn.train(client, model, recipe, lr=0.01)
-    assert learn.evaluate(model, client.train, 10, "cpu")["accuracy"] > 0.8
+    learn.fit(client, network, recipe)
+    assert learn.evaluate(network, client.train)["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(
@@ -160,53 +168,9 @@ def test_loading_takes_all_names_and_no_others(client: Client):
     model = client.setting.space.build((), client.setting.task)
     weights = initial_weights(client.setting)
     with pytest.raises(KeyError):
-        learn.load(model, {n: w for n, w in weights.items() if n != "head.bias"})
+        load(model, {n: w for n, w in weights.items() if n != "head.bias"})
     with pytest.raises(KeyError, match="stranger"):
-        learn.load(model, weights | {"stranger": torch.zeros(1)})
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_scores_are_those_of_scikit_learn(seed: int):
-    rng = np.random.default_rng(seed)
-    true, guess = rng.integers(0, 6, 40), rng.integers(0, 8, 40)
-    confusion = np.zeros((8, 8), dtype=np.int64)
-    np.add.at(confusion, (true, guess), 1)
-    found = learn.scores(confusion)
-    present = sorted(set(true.tolist()))
-    f1 = metrics.f1_score(true, guess, labels=present, average="macro")
-    recall = metrics.recall_score(true, guess, labels=present, average="macro")
-    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(true, guess))
-    assert found["balanced_accuracy"] == pytest.approx(recall)
-    assert found["macro_f1"] == pytest.approx(f1)
-
-
-def test_evaluation_counts_every_image_once(client: Client, monkeypatch: pytest.MonkeyPatch):
-    model = learn.model_of(client.setting, trained(client, PLAIN), "cpu")
-    whole = learn.evaluate(model, client.train, 10, "cpu")
-    images, labels = batch(client.train, torch.arange(len(client.train)), None, "cpu")
-    with torch.no_grad():
-        logits = model(images)
-    assert whole["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
-    assert whole["loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
-    monkeypatch.setattr(learn, "EVALUATION_BATCH", 7)
-    pieces = learn.evaluate(model, client.train, 10, "cpu")
-    assert pieces == pytest.approx(whole, rel=1e-5)
-
-
-def test_recalibration_is_the_mean_over_the_data_and_changes_only_statistics(client: Client):
-    setting = Setting(client.setting.task, ResNet18(width=4), 10, 3)
-    model = learn.model_of(setting, initial_weights(setting), "cpu")
-    with torch.no_grad():
-        model.get_submodule("norm").running_mean.fill_(5)  # pyright: ignore
-    before = learn.weights_of(model)
-    learn.recalibrate(model, client.train, "cpu")
-    after = learn.weights_of(model)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved and all(name.endswith(("running_mean", "running_var")) for name in moved)
-    images, _ = batch(client.train, torch.arange(len(client.train)), None, "cpu")
-    stem = model.get_submodule("stem")
-    assert isinstance(stem, nn.Conv2d)
-    assert torch.allclose(after["norm.running_mean"], stem(images).mean((0, 2, 3)), atol=1e-5)
+        load(model, weights | {"stranger": torch.zeros(1)})
 
 
 def test_the_meter_counts_what_was_trained(client: Client):
@@ -216,38 +180,3 @@ def test_the_meter_counts_what_was_trained(client: Client):
     setting = client.setting
     per_image = cost.training_macs(setting.space, (), setting.task)
     assert client.meter.macs == PLAIN.epochs * len(client.train) * per_image
-
-
-class Moody(nn.Module):
-    """A network whose outputs depend on its mode: dropout and batch norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm2d(1)
-        self.drop = nn.Dropout(0.5)
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.drop(self.norm(images)).flatten(1))
-
-
-def test_evaluation_is_in_evaluation_mode_whatever_the_mode_before(client: Client):
-    torch.manual_seed(0)
-    model = Moody()
-    learn.recalibrate(model, client.train, "cpu")
-    quiet = learn.evaluate(model, client.test, 10, "cpu")
-    statistics = learn.weights_of(model)
-    model.train()
-    assert learn.evaluate(model, client.test, 10, "cpu") == quiet
-    assert all(torch.equal(w, statistics[n]) for n, w in learn.weights_of(model).items())
-    images, labels = batch(client.test, torch.arange(len(client.test)), None, "cpu")
-    right = (model.eval()(images).argmax(1) == labels).float().mean().item()
-    assert quiet["accuracy"] == pytest.approx(right)
-
-
-def test_recalibration_leaves_evaluation_mode_and_the_momentum(client: Client):
-    model = Moody()
-    model.norm.momentum = 0.3
-    learn.recalibrate(model.train(), client.train, "cpu")
-    assert not any(part.training for part in model.modules())
-    assert model.norm.momentum == 0.3

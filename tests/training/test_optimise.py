@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor.core.space import Arch
+from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Client, Tensors
 from fedtailor.data.batches import batch, epoch
 from fedtailor.networks import cost
@@ -18,6 +18,7 @@ from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
 from fedtailor.training import learn
 from fedtailor.training.merge import Part, merge, pack_masks, unpack_masks, weighed
 from fedtailor.training.optimise import SupernetOptimizer, gradients
+from fedtailor.training.supernet import SupernetTrainer
 
 SPACE = MobileNetV3Plato(width=0.25, resolution=8)
 
@@ -89,7 +90,8 @@ def test_every_scheme_trains_and_is_metered(learner: Client, scheme: object):
     store, recipe = store_of(learner), learn.Recipe(batch=16, epochs=2)
     before = store.copy()
     draw = functools.partial(scheme, SPACE)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    found = learn.train_supernet(learner, store, recipe, draw, lr=0.01)
+    found = SupernetTrainer(learner, store, recipe, lr=0.01)
+    found.epochs(2, draw)
     task = learner.setting.task
     counted = usage(SPACE, found.times, task)
     for name, weight in store.weights.items():
@@ -106,7 +108,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_was_bound_before(learner: C
     for arch in (SPACE.largest(), SPACE.smallest(), SPACE.middle()):
         stores[1].bind(arch)
     for store in stores:
-        learn.train_supernet(learner, store, recipe, draw, lr=0.05)
+        SupernetTrainer(learner, store, recipe, lr=0.05).epochs(1, draw)
     first, second = (store.copy() for store in stores)
     assert all(torch.equal(first[n], second[n]) for n in first)
 
@@ -115,9 +117,7 @@ def test_single_paths_learn(learner: Client):
     """After a few epochs random architectures do better than before, and than chance."""
     store, recipe = store_of(learner), learn.Recipe(batch=16, epochs=30)
     draw = functools.partial(schemes.single_path, SPACE)
-    losses = [
-        learn.train_supernet(learner, store, recipe, draw, lr=0.05, epochs=n).loss for n in (1, 30)
-    ]
+    losses = [SupernetTrainer(learner, store, recipe, lr=0.05).epochs(n, draw) for n in (1, 30)]
     assert losses[1] < 0.7 * losses[0]
 
 
@@ -127,7 +127,14 @@ def test_distillation_follows_the_first_networks_outputs(learner: Client):
     store, other = store_of(learner), store_of(learner)
     one = replace(learner, train=replace(learner.train, index=learner.train.index[:8]))
     recipe = learn.Recipe(batch=8, momentum=0.0)
-    learn.train_supernet(one, store, recipe, lambda rng: archs, lr=0.1, distill=True)
+    trainer = SupernetTrainer(one, store, recipe, lr=0.1)
+    for step in trainer.batches(1):
+        networks = trainer.bind(archs)
+        outputs = networks[0](step.images)
+        F.cross_entropy(outputs, step.labels).backward()
+        F.cross_entropy(networks[1](step.images), outputs.detach().softmax(1)).backward()
+        trainer.move(networks)
+    assert trainer.times == dict.fromkeys(archs, 1)
     rng = one.rng("train")
     (rows,) = epoch(one.train, 8, rng)
     images, labels = batch(one.train, rows, rng, "cpu")
@@ -231,8 +238,8 @@ def test_masks_travel_as_bits():
     assert all(torch.equal(back[n], m) for n, m in masks.items())
 
 
-def _task() -> "learn.Task":
-    return learn.Task((3, 8, 8), 4)
+def _task() -> Task:
+    return Task((3, 8, 8), 4)
 
 
 def test_coverage_is_the_union_of_windows():

@@ -11,11 +11,14 @@ from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Client, Examples, Setting
 from fedtailor.data.batches import batch, chunks
 from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.network import Network
 from fedtailor.networks.pieces import pieces_of
 from fedtailor.networks.store import Store
 from fedtailor.search import genes
+from fedtailor.training import evaluate as testing
 from fedtailor.training import learn, population
 from fedtailor.training.population import population_accuracies, population_logits
+from fedtailor.training.supernet import SupernetTrainer
 
 TASK = Task((3, 16, 16), 4)
 NAMES = [n for n in registry.names("space") if registry.find("space", n)().choices]
@@ -51,28 +54,26 @@ def test_recalibrated_is_the_same_to_the_bit_as_one_by_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Several batches of each: 5, 5 and 2; 5 and 6."""
-    for module in (learn, population):
+    for module in (testing, population):
         monkeypatch.setattr(module, "EVALUATION_BATCH", 5)
     store, tested, few = store_of(name), examples(12, 3), examples(11, 4)
     archs = some(store.space)
     together = population_logits(store, archs, tested, few)
     for arch, logits in zip(archs, together, strict=True):
         model = store.bind(arch)
-        learn.recalibrate(model, few, "cpu")
+        learn.recalibrate(Network(model, store.space, store.task), few)
         with torch.inference_mode():
             alone = [model(batch(tested, rows, None, "cpu")[0]) for rows in chunks(tested, 5)]
         assert torch.equal(logits, torch.cat(alone))
     accuracies = population_accuracies(store, archs, tested, few)
-    found = [
-        learn.evaluate(_ready(store, arch, few), tested, 4, "cpu")["accuracy"] for arch in archs
-    ]
+    found = [learn.evaluate(_ready(store, arch, few), tested)["accuracy"] for arch in archs]
     assert accuracies == pytest.approx(found)
 
 
-def _ready(store: Store, arch: Arch, few: Examples) -> torch.nn.Module:
-    model = store.bind(arch)
-    learn.recalibrate(model, few, "cpu")
-    return model
+def _ready(store: Store, arch: Arch, few: Examples) -> Network:
+    network = Network(store.bind(arch), store.space, store.task)
+    learn.recalibrate(network, few)
+    return network
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,5 +111,5 @@ def test_a_store_can_be_trained_after_a_population_was_tested(client: Client):
     setting = replace(client.setting, space=store.space, task=TASK)
     trained = replace(client, setting=setting, train=examples(8, 5))
     small = (store.space.smallest(),)
-    learn.train_supernet(trained, store, learn.Recipe(batch=4), lambda rng: small, lr=0.01)
+    SupernetTrainer(trained, store, learn.Recipe(batch=4), lr=0.01).epochs(1, lambda rng: small)
     assert any(not torch.equal(w, weights[n]) for n, w in store.weights.items())

@@ -67,7 +67,7 @@ def _faults(form: Form, received: Message, reply: Message) -> Iterator[str]:
     tensors = [sent for sent in form if sent.kind == "tensor"]
     infos = {sent.name: sent for sent in form if sent.kind != "tensor"}
     for name, tensor in reply.tensors.items():
-        rules = [sent for sent in tensors if fnmatch.fnmatchcase(name, sent.name)]
+        rules = [sent for sent in tensors if _is_named(sent, name, received)]
         if not rules:
             yield f"it holds a tensor {name!r}, which is not declared"
         elif not any(_shape_fits(rule, name, tensor, received) for rule in rules):
@@ -98,10 +98,15 @@ def _wanted(tensors: list[Sent], received: Message) -> Iterator[str]:
             yield sent.name
 
 
+def _is_named(rule: Sent, name: str, received: Message) -> bool:
+    known = rule.shape != "received" or name in received.tensors
+    return known and fnmatch.fnmatchcase(name, rule.name)
+
+
 def _shape_fits(rule: Sent, name: str, tensor: Tensor, received: Message) -> bool:
     if rule.shape == "received":
-        sent = received.tensors.get(name)
-        return sent is not None and sent.shape == tensor.shape and sent.dtype == tensor.dtype
+        sent = received.tensors[name]
+        return sent.shape == tensor.shape and sent.dtype == tensor.dtype
     return len(rule.shape) == tensor.dim() and all(
         want in (-1, size) for want, size in zip(rule.shape, tensor.shape, strict=True)
     )
