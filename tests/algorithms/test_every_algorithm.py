@@ -20,6 +20,7 @@ from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise
 
 EVERY = registry.names("algorithm")
+ADAPTS = {"perfedavg": {"algorithm__inner_steps": 0}}  # steps that are part of the method
 Tiny = Callable[..., dict[str, Any]]
 
 
@@ -58,7 +59,7 @@ def one_round(
 def test_learns_above_chance(name: str, tiny: Tiny, tmp_path: Path):
     table = tiny(
         algorithm__name=name, rounds=8, cohort=None, eval_every=8, algorithm__epochs=5,
-        algorithm__lr=0.1, algorithm__finetune_lr=0.02,
+        algorithm__lr=0.1, algorithm__momentum=0.9, algorithm__finetune_lr=0.02,
         algorithm__finetune_epochs=5, space__width=8, space__hidden=32, data__per_client=100,
         data__alpha=100.0,
     )  # fmt: skip
@@ -152,7 +153,7 @@ def test_a_round_without_training_changes_nothing(name: str, site: Callable[...,
 def test_deploys_for_clients_never_sampled_and_yields_untuned_first(
     name: str, site: Callable[..., Site]
 ):
-    where = site(name)
+    where = site(name, **ADAPTS.get(name, {}))
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
     state, _ = one_round(where, 1, state, {})
     message = where.algorithm.serve(

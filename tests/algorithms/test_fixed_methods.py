@@ -11,6 +11,7 @@ from fedtailor.algorithms.ditto import Ditto, Personal
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.algorithms.fedbabu import FedBABU
 from fedtailor.algorithms.fedrep import Body, FedRep
+from fedtailor.algorithms.perfedavg import PerFedAvg
 from fedtailor.core.types import Client, ClientInfo, Message, Result, Server, Tensors
 from fedtailor.networks.initial import initial_weights
 from fedtailor.training import learn
@@ -159,7 +160,7 @@ def test_tuning_one_client_does_not_touch_the_next(client: Client):
     assert all(torch.equal(alone[n], after[n]) for n in alone)
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg, FedRep, FedBABU, Ditto])
+@pytest.mark.parametrize("algorithm", [FedAvg, FedRep, FedBABU, Ditto, PerFedAvg])
 def test_tuning_never_sees_validation_or_test_images(
     client: Client, algorithm: type[Algorithm[Any, Any]]
 ):
