@@ -1,8 +1,12 @@
 """Personalized federated learning: every client its own network.
 
 from fedtailor import run, Run
+
+All names of `__all__` are imported on first use: `fedtailor --help` must not wait for torch. They
+are all that a method or a model of your own needs; docs/python.md says what they are.
 """
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,31 +16,73 @@ os.environ.setdefault("MKL_CBWR", "AVX2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
+    from fedtailor.algorithms._base import Algorithm, mean_of, to_all
+    from fedtailor.algorithms._replies import Forms, Sent, trained_tensors
+    from fedtailor.core.errors import UserError
+    from fedtailor.core.space import Arch, Choice, SearchSpace, Task, Token
+    from fedtailor.core.types import (
+        Batch,
+        Budget,
+        Client,
+        ClientInfo,
+        Examples,
+        Log,
+        Message,
+        Metric,
+        Reply,
+        Result,
+        Server,
+        Setting,
+        Tensors,
+    )
     from fedtailor.experiment.lifecycle import resume, run
     from fedtailor.experiment.onboarding import onboard
+    from fedtailor.experiment.planning import plan
+    from fedtailor.networks.initial import initial_supernet, initial_weights
+    from fedtailor.networks.network import Network
+    from fedtailor.networks.pieces import ChainSpace, Piece
+    from fedtailor.networks.store import Store
     from fedtailor.runs.folder import Run
     from fedtailor.runs.summary import summarise
+    from fedtailor.training import learn
+    from fedtailor.training.merge import Part, merge, weighed
+    from fedtailor.training.supernet import SupernetTrainer
 
 __version__ = "0.1.0"
-__all__ = ["Run", "onboard", "resume", "run", "summarise"]
+_HOMES = {
+    "algorithms._base": "Algorithm mean_of to_all",
+    "algorithms._replies": "Forms Sent trained_tensors",
+    "core.errors": "UserError",
+    "core.space": "Arch Choice SearchSpace Task Token",
+    "core.types": "Batch Budget Client ClientInfo Examples Log Message Metric Reply Result Server"
+    " Setting Tensors",
+    "experiment.lifecycle": "resume run",
+    "experiment.onboarding": "onboard",
+    "experiment.planning": "plan",
+    "networks.initial": "initial_supernet initial_weights",
+    "networks.network": "Network",
+    "networks.pieces": "ChainSpace Piece",
+    "networks.store": "Store",
+    "runs.folder": "Run",
+    "runs.summary": "summarise",
+    "training.learn": "learn",
+    "training.merge": "Part merge weighed",
+    "training.supernet": "SupernetTrainer",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+__all__ = [*sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `fedtailor --help` must not wait for torch."""
-    if name in ("run", "resume"):
-        from fedtailor.experiment import lifecycle
+    """Import a public name on first use."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")
+    home = importlib.import_module(f"fedtailor.{_HOME_OF[name]}")
+    found = home if _HOME_OF[name].endswith(f".{name}") else getattr(home, name)
+    globals()[name] = found
+    return found
 
-        return getattr(lifecycle, name)
-    if name == "onboard":
-        from fedtailor.experiment.onboarding import onboard
 
-        return onboard
-    if name == "Run":
-        from fedtailor.runs.folder import Run
-
-        return Run
-    if name == "summarise":
-        from fedtailor.runs.summary import summarise
-
-        return summarise
-    raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *_HOME_OF})
