@@ -180,3 +180,28 @@ def test_the_meter_counts_what_was_trained(client: Client):
     setting = client.setting
     per_image = cost.training_macs(setting.space, (), setting.task)
     assert client.meter.macs == PLAIN.epochs * len(client.train) * per_image
+
+
+def test_batches_of_other_examples_and_of_several_epochs(client: Client):
+    """Every image once in an epoch, other orders in other epochs, the same by the same name."""
+    drawn = list(learn.batches(client, 7, epochs=2, purpose="any", examples=client.val))
+    again = list(learn.batches(client, 7, epochs=2, purpose="any", examples=client.val))
+    wanted = client.val.labels[client.val.index].sort().values
+    orders = []
+    for number in (1, 2):
+        labels = torch.cat([batch.labels for batch in drawn if batch.epoch == number])
+        assert torch.equal(labels.sort().values, wanted)
+        orders.append(torch.cat([batch.images for batch in drawn if batch.epoch == number]))
+    assert not torch.equal(*orders)
+    for one, same in zip(drawn, again, strict=True):
+        assert torch.equal(one.images, same.images)
+    other = next(learn.batches(client, 7, purpose="other", examples=client.val))
+    assert not torch.equal(other.images, drawn[0].images)
+
+
+def test_an_epoch_that_diverged_is_not_forgotten(client: Client):
+    mean = learn.EpochMean("cpu")
+    first, second = (next(learn.batches(client, 4, purpose="any")) for _ in range(2))
+    mean.add(torch.tensor(math.inf), first)
+    with pytest.raises(FloatingPointError):
+        mean.add(torch.tensor(1.0), replace(second, epoch=2))
