@@ -50,7 +50,7 @@ def one_round(
         Result(site.clients[i], messages[i].info, d.reply.message, 1.0, round - 1)
         for i, d in zip(messages, done, strict=True)
     ]
-    versions |= {i: round for i, d in zip(messages, done, strict=True) if d.stateful}
+    versions |= {i: round for i, d in zip(messages, done, strict=True) if d.state_digest}
     return site.algorithm.aggregate(server, state, iter(results)), done
 
 

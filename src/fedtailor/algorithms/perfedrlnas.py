@@ -32,7 +32,6 @@ from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import (
     Client,
     ClientInfo,
-    Found,
     Json,
     Log,
     Message,
@@ -42,6 +41,7 @@ from fedtailor.core.types import (
     Server,
     Setting,
     Tensors,
+    UsedArch,
 )
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
@@ -137,7 +137,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         if client.info.budget.memory_mb is not None:
             told["memory"] = self.memory(setting, arch) / (client.info.budget.memory_mb * cost.MIB)
             if told["memory"] > 1:
-                log = Log(architectures=(Found(arch, 0.0, {"memory": told["memory"]}),))
+                log = Log(architectures=(UsedArch(arch, 0.0, {"memory": told["memory"]}),))
                 return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
         model = learn.model_of(setting, msg.tensors, client.device, arch)
         metrics: list[Metric] = []
@@ -151,10 +151,11 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             split: learn.evaluate(model, examples, setting.task.classes, client.device)["accuracy"]
             for split, examples in (("val", client.val), ("test", client.test))
         }
-        metrics += [Metric(split, "trained/accuracy", value) for split, value in scored.items()]
+        metrics += [Metric(split, "accuracy", value, "trained") for split, value in scored.items()]
         told["accuracy"] = scored[self.accuracy]
         tensors = {} if self.frozen else learn.parameters_of(model)
-        log = Log(tuple(metrics), (Found(arch, told["accuracy"], _costs(setting, arch)),))
+        prices = cost.prices(setting.space, arch, setting.task)
+        log = Log(tuple(metrics), (UsedArch(arch, told["accuracy"], prices),))
         return None, Reply(Message(tensors, told), log)
 
     def aggregate(self, server: Server, state: Searching, results: Iterable[Result]) -> Searching:
@@ -293,10 +294,3 @@ def _recalibrate(client: Client, model: nn.Module, arch: Arch) -> None:
     learn.recalibrate(model, client.train, client.device)
     images = len(client.train) + len(client.val)
     client.meter.macs += images * cost.forward_macs(setting.space, arch, setting.task)
-
-
-def _costs(setting: Setting, arch: Arch) -> dict[str, float]:
-    return {
-        "parameters": float(cost.parameters(setting.space, arch, setting.task)),
-        "macs": float(cost.forward_macs(setting.space, arch, setting.task)),
-    }
