@@ -72,7 +72,6 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
     """Stopped after every round but the last, against never stopped."""
     whole = run(tiny(algorithm__name=name), tmp_path / "whole")
 
-    from fedtailor.experiment import rounds as looping
     from fedtailor.runs.folder import Run
 
     committed = Run.commit
@@ -82,7 +81,7 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
         raise KeyboardInterrupt
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(looping.Run, "commit", commit_and_stop)
+    patch.setattr(Run, "commit", commit_and_stop)
     with pytest.raises(KeyboardInterrupt):
         run(tiny(algorithm__name=name), tmp_path / "parts")
     for _ in range(4):
