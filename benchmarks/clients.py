@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedtailor.experiment.lifecycle import run
-from fedtailor.runs.folder import Page, Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.record import RoundRecord
 
 NUMBERS = (100, 1_000, 10_000)
 POOL, PER_CLIENT, COHORT, ROUNDS = 120_000, 12, 10, 25
@@ -101,8 +102,8 @@ def _rounds(config: dict[str, Any], path: Path) -> list[float]:
     ends: list[float] = []
     commit = Run.commit
 
-    def commit_and_note(self: Run, page: Page, server: Any) -> None:
-        commit(self, page, server)
+    def commit_and_note(self: Run, record: RoundRecord, server: Any) -> None:
+        commit(self, record, server)
         ends.append(time.monotonic())
 
     Run.commit = commit_and_note

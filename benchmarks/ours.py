@@ -14,7 +14,8 @@ from benchmarks import reference
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.core import codec
 from fedtailor.experiment.lifecycle import run
-from fedtailor.runs.folder import Page, Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.record import RoundRecord
 
 
 def main() -> None:
@@ -22,9 +23,9 @@ def main() -> None:
     ends: list[float] = []
     commit = Run.commit
 
-    def commit_and_note(self: Run, page: Page, server: Any) -> None:
-        commit(self, page, server)
-        if page.round:
+    def commit_and_note(self: Run, record: RoundRecord, server: Any) -> None:
+        commit(self, record, server)
+        if record.round:
             ends.append(time.time())
 
     Run.commit = commit_and_note

@@ -15,6 +15,7 @@ import json
 import numpy as np
 
 from fedtailor import Run
+from fedtailor.runs.config import read_config
 
 ROWS = "SELECT round, client, arch, score FROM architecture WHERE role = 'trained' AND round >= ?"
 
@@ -26,8 +27,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1, help="the first round that counts")
     wanted = parser.parse_args()
     run = Run(wanted.run)
-    space = run.config.space
-    rows = run.query(ROWS, wanted.first)
+    space = read_config(run.path / "config.toml").space
+    rows = run.db.query(ROWS, wanted.first)
     rounds, clients, scores = (np.array([row[at] for row in rows], float) for at in (0, 1, 3))
     archs = np.array([json.loads(row[2]) for row in rows])
     time = (rounds - rounds.mean()) / max(rounds.std(), 1e-9)

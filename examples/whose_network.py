@@ -24,6 +24,7 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment.prepare import setting_of
 from fedtailor.networks.network import network_of
 from fedtailor.networks.store import cut, shapes
+from fedtailor.runs.config import read_config
 from fedtailor.search import genes, policy
 from fedtailor.training import learn
 
@@ -51,7 +52,7 @@ def main() -> None:
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     run = Run(wanted.run)
-    config = run.config
+    config = read_config(run.path / "config.toml")
     how, federation = config.algorithm, load_federation(config.data)
     assert isinstance(how, PerFedRLNAS), "the run must be one of perfedrlnas"
     setting, space = setting_of(config, federation), config.space

@@ -51,7 +51,7 @@ def one_round(
         Result(site.clients[i], messages[i].info, d.reply.message, 1.0, round - 1)
         for i, d in zip(messages, done, strict=True)
     ]
-    versions |= {i: round for i, d in zip(messages, done, strict=True) if d.stateful}
+    versions |= {i: round for i, d in zip(messages, done, strict=True) if d.state_digest}
     return site.algorithm.aggregate(server, state, iter(results)), done
 
 
@@ -73,7 +73,6 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
     """Stopped after every round but the last, against never stopped."""
     whole = run(tiny(algorithm__name=name), tmp_path / "whole")
 
-    from fedtailor.experiment import rounds as looping
     from fedtailor.runs.folder import Run
 
     committed = Run.commit
@@ -83,7 +82,7 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
         raise KeyboardInterrupt
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(looping.Run, "commit", commit_and_stop)
+    patch.setattr(Run, "commit", commit_and_stop)
     with pytest.raises(KeyboardInterrupt):
         run(tiny(algorithm__name=name), tmp_path / "parts")
     for _ in range(4):

@@ -105,10 +105,10 @@ def test_training_is_what_it_says(site: Site):
         assert set(step.reply.message.tensors) == set(parameters), "and no statistics"
         assert all(torch.equal(t, parameters[n]) for n, t in step.reply.message.tensors.items())
         assert step.macs == client.meter.macs > 0
-        told = {(m.split, m.name): m.value for m in step.reply.log.metrics}
-        assert told["val", "trained/accuracy"] == accuracy
+        told = {(m.split, m.model, m.name): m.value for m in step.reply.log.metrics}
+        assert told["val", "trained", "accuracy"] == accuracy
         test = learn.evaluate(model, client.test)["accuracy"]
-        assert told["test", "trained/accuracy"] == test
+        assert told["test", "trained", "accuracy"] == test
         (found,) = step.reply.log.architectures
         assert (found.arch, found.score, found.role) == (arch, accuracy, "trained")
         assert state.past[i].accuracy == accuracy
@@ -235,7 +235,7 @@ def test_test_data_is_never_looked_at(site: Site, frozen: bool):
             state, done = play(site, state, round)
             sent += [codec.digest(d.reply.message) for d in done.values()]
             tested += [m.value for d in done.values() for m in d.reply.log.metrics
-                       if (m.split, m.name) == ("test", "trained/accuracy")]  # fmt: skip
+                       if (m.split, m.model) == ("test", "trained")]  # fmt: skip
         return codec.digest(state), sent, tested
 
     honest = replace(site, algorithm=replace(site.algorithm, frozen=frozen))

@@ -15,7 +15,7 @@ from fedtailor.core import codec
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.networks import cost
 from fedtailor.networks.store import full_shapes
-from fedtailor.runs.config import make_config, write_config
+from fedtailor.runs.config import make_config, read_config, write_config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest
 from tests.helpers.made_up import TASK
@@ -87,10 +87,10 @@ def test_worker_processes_give_the_same_bytes(whole: Run, tmp_path: Path):
 
 
 def test_subnets_travel_and_every_byte_is_logged(whole: Run):
-    space, bytes_ = whole.config.space, {}
-    for round, client, direction, size in whole.query("SELECT * FROM message"):
+    space, bytes_ = read_config(whole.path / "config.toml").space, {}
+    for round, client, direction, size in whole.db.query("SELECT * FROM message"):
         bytes_[round, client, direction] = size
-    trained = whole.query(
+    trained = whole.db.query(
         "SELECT round, client, arch, score, cost FROM architecture WHERE role = 'trained'"
     )
     assert len(trained) == 3 * 2 and len(bytes_) == 2 * len(trained)
@@ -112,13 +112,13 @@ def test_subnets_travel_and_every_byte_is_logged(whole: Run):
 
 
 def test_all_clients_are_deployed_within_their_memory(whole: Run):
-    rows = whole.query("SELECT round, client, cost FROM architecture WHERE role = 'deployed'")
+    rows = whole.db.query("SELECT round, client, cost FROM architecture WHERE role = 'deployed'")
     assert {2, 3} <= {round for round, *_ in rows}
     for round in {round for round, *_ in rows}:
         assert {c for r, c, _ in rows if r == round} == {0, 1, 2, 3}, "also who never trained"
     for _, client, prices in rows:
         assert json.loads(prices)["memory_mb"] <= [8.0, 100.0][client % 2]
-    metrics = whole.query("SELECT round, client, name FROM metric WHERE split = 'server'")
+    metrics = whole.db.query("SELECT round, client, name FROM metric WHERE split = 'server'")
     assert len(metrics) == 2 * 3 * 2, "reward and entropy of whoever took part"
 
 
@@ -126,4 +126,4 @@ def test_searching_on_test_data_is_noted(tiny: Callable[..., dict[str, Any]], tm
     for accuracy, warned in (("val", 0), ("test", 1)):
         table = tiny(algorithm__name="perfedrlnas", algorithm__accuracy=accuracy, rounds=1)
         found = run(table, tmp_path / accuracy)
-        assert len(found.query("SELECT 1 FROM event WHERE kind = 'warning'")) == warned
+        assert len(found.db.query("SELECT 1 FROM event WHERE kind = 'warning'")) == warned

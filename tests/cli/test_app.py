@@ -17,7 +17,7 @@ import pytest
 from fedtailor.cli import terminal
 from fedtailor.cli.app import main
 from fedtailor.experiment.lifecycle import run as run_experiment
-from fedtailor.experiment.rounds import Progress
+from fedtailor.experiment.progress import RunProgress
 from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.summary import digest
 
@@ -57,7 +57,7 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
     assert folder >= {"config.toml", "environment.json", "partition.npz", "run.db", "state",
                       "clients", "report.html", "figures", "log.txt"}  # fmt: skip
     text = fedtailor("show", tmp_path / "run").stdout
-    assert f"{found['test_accuracy']['mean']:.1%}" in text and "report" in text
+    assert f"{100 * found['test_accuracy']['mean']:.1f} %" in text and "report" in text
     again = fedtailor("run", config, "--out", tmp_path / "run")
     assert again.returncode == 2 and "fedtailor resume" in again.stderr
     page = fedtailor("report", tmp_path / "run", "--out", tmp_path / "page.html")
@@ -119,7 +119,7 @@ def test_a_search_is_shown_with_its_warnings_and_times(
     assert "searches on the test data" in (tmp_path / "run" / "report.html").read_text()
     assert "warning" not in say("run", str(config), *words, "--out", other)[1]
     text, _ = say("show", path, "--reach", "0.01")
-    assert "most decided    mb" in text and "to 1.0% " in text and "(trained)" in text
+    assert "most decided    mb" in text and "to 1.0 % " in text and "(trained)" in text
     found = json.loads(say("show", path, "--reach", other, "--json")[0])
     assert set(found["reach"]) == {"accuracy", "untuned", "trained"}
     assert len(next(iter(found["search"]["clients"].values()))["genes"]) == 19
@@ -235,13 +235,13 @@ def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
     os.close(master)
     assert process.wait() == 0
     text = shown.decode()
-    for part in ("round ", "accuracy ", "worst 10% ", " MB", " s/round", " left"):
+    for part in ("round ", "accuracy ", "worst 10 % ", " MB", " s/round", " left"):
         assert part in text
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.5, "0.25 s"), (13.0, "6.5 s"), (280.0, "140 s")])
 def test_the_pace_is_told_in_plain_numbers(seconds: float, shown: str):
-    progress = Progress(10, round=3, seconds=seconds, rounds_done=2)
+    progress = RunProgress(10, round=3, seconds=seconds, rounds_done=2)
     assert f"{shown}/round" in terminal.line(progress)
 
 
@@ -263,7 +263,7 @@ def test_from_python(tiny: Tiny, tmp_path: Path):
     script.write_text(
         "from fedtailor import Run, resume, run, summarise\n"
         f"found = run({table!r}, out='run', seed=3)\n"
-        "assert isinstance(found, Run) and found.config.seed == 3\n"
+        "assert isinstance(found, Run) and found.config['seed'] == 3\n"
         "print(summarise(resume('run'))['rounds'])\n"
     )
     command = [sys.executable, str(script)]

@@ -22,7 +22,7 @@ from fedtailor.engines._client import Site
 from fedtailor.engines.local import InProcess, Workers
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.prepare import clients_of, setting_of
-from fedtailor.experiment.rounds import ClientFailedError
+from fedtailor.experiment.steps import ClientFailedError
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import digest, summarise
@@ -197,7 +197,9 @@ def test_info_has_the_same_types_in_every_engine(
     for workers in (0, 1):
         table = tiny(algorithm__name=misbehaving("Tells"), engine__workers=workers, rounds=1)
         found = run(table, tmp_path / str(workers))
-        assert found.query("SELECT DISTINCT value FROM metric WHERE name = 'is_list'") == [(1.0,)]
+        assert found.db.query("SELECT DISTINCT value FROM metric WHERE name = 'is_list'") == [
+            (1.0,)
+        ]
         digests.add(digest(found))
     assert len(digests) == 1
 
@@ -206,7 +208,7 @@ def test_results_an_algorithm_does_not_look_at_are_filed_all_the_same(
     tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
     found = run(tiny(algorithm__name=misbehaving("Lazy"), cohort=None), tmp_path / "run")
-    assert found.query("SELECT count(*) FROM message WHERE direction = 'up'") == [(20,)]
+    assert found.db.query("SELECT count(*) FROM message WHERE direction = 'up'") == [(20,)]
     assert len(summarise(found)["test_accuracy"]["per_client"]) == 5
 
 
@@ -270,7 +272,7 @@ def test_a_users_own_algorithm_runs_in_workers(
         algorithm__name=misbehaving("Mine"), algorithm__boost=2.0, engine__workers=1, rounds=1
     )
     found = run(table, tmp_path / "run")
-    assert found.query("SELECT count(*) FROM message WHERE direction = 'up'")[0][0] == 3
+    assert found.db.query("SELECT count(*) FROM message WHERE direction = 'up'")[0][0] == 3
 
 
 def test_workers_end_when_their_parent_is_killed(

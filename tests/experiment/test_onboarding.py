@@ -19,6 +19,7 @@ from fedtailor.engines import local
 from fedtailor.engines._base import Ticket
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.onboarding import default_path, onboard
+from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest, summarise
 from fedtailor.search.policy import Policies
@@ -79,14 +80,14 @@ def test_the_supernet_stands_still_and_only_new_policies_learn(old: Run, new: Ru
     assert bool((found.policies.alphas != 0).any(dim=1).all()), "both have learned something"
     assert found.past[3].times == 3, "all take part in every round"
     assert set(state_of(old).policies.numbers) <= {0, 1, 2}
-    config = new.config
+    config = read_config(new.path / "config.toml")
     assert isinstance(config.algorithm, PerFedRLNAS) and config.algorithm.frozen
     assert config.algorithm.warmup == 0 and config.cohort is None
     assert config.start == str(old.server_path(2).resolve()) and config.population == "new"
 
 
 def test_only_accuracies_leave(new: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    sent = new.query("SELECT DISTINCT client, bytes FROM message WHERE direction = 'up'")
+    sent = new.db.query("SELECT DISTINCT client, bytes FROM message WHERE direction = 'up'")
     assert {client for client, _ in sent} == set(NEW) and max(b for _, b in sent) < 50
     replies, performed = [], local.perform
 
@@ -96,7 +97,7 @@ def test_only_accuracies_leave(new: Run, monkeypatch: pytest.MonkeyPatch, tmp_pa
         return done
 
     monkeypatch.setattr(local, "perform", perform)
-    again = onboard(Path(new.config.start or "").parents[1], tmp_path / "again", rounds=1)
+    again = onboard(Path(new.config["start"]).parents[1], tmp_path / "again", rounds=1)
     assert again.finished()
     steps = [message for step, message in replies if step == "train"]
     assert len(steps) == 2
@@ -109,9 +110,11 @@ def test_new_clients_are_tested_before_on_the_way_and_at_the_end(new: Run):
     assert [point["round"] for point in found["curve"]] == [0, 1, 2, 3]
     assert set(found["test_accuracy"]["per_client"]) == {"3", "4"}
     assert found["finished"] and found["planned_rounds"] == 3
-    names = {n for (n,) in new.query("SELECT name FROM metric WHERE round = 3 AND split = 'test'")}
-    assert {"untuned/accuracy", "tuned/accuracy", "trained/accuracy"} <= names
-    clients = new.query("SELECT DISTINCT client FROM metric UNION SELECT client FROM architecture")
+    models = new.db.query("SELECT DISTINCT model FROM metric WHERE round = 3 AND split = 'test'")
+    assert {model for (model,) in models} == {"untuned", "tuned", "trained"}
+    clients = new.db.query(
+        "SELECT DISTINCT client FROM metric UNION SELECT client FROM architecture"
+    )
     assert {c for (c,) in clients} == set(NEW)
     json.dumps(found)
 
@@ -155,18 +158,20 @@ def test_the_old_run_is_only_read(averaged: Run):
     assert default_path(averaged.path) == averaged.path / "onboard-2"
     after = hashes(averaged.path)
     assert {name: after[name] for name in before} == before
-    kept = found.query("SELECT text FROM event WHERE kind = 'start'")[0][0]
+    kept = found.db.query("SELECT text FROM event WHERE kind = 'start'")[0][0]
     assert before["state/server-round-000001.safetensors"] in kept
 
 
 def test_without_search_new_clients_test_and_tune(averaged: Run):
     found = onboard(averaged.path)
     summary = summarise(found)
-    assert found.finished() and found.config.rounds == 0
+    assert found.finished() and found.config["rounds"] == 0
     assert [point["round"] for point in summary["curve"]] == [0]
     assert set(summary["untuned"]["per_client"]) == {"3", "4"}
     assert summary["bytes"] == {"up": 0, "down": 0}
-    assert found.query("SELECT count(*) FROM metric WHERE name = 'tuned/accuracy'") == [(4,)]
+    assert found.db.query(
+        "SELECT count(*) FROM metric WHERE model = 'tuned' AND name = 'accuracy'"
+    ) == [(4,)]
     assert (found.path / "clients" / "004" / "weights.safetensors").exists()
     assert digest(resume(found.path)) == digest(found)
     with pytest.raises(UserError, match="its clients are new ones already"):
@@ -199,10 +204,11 @@ def test_other_data(old: Run, tmp_path: Path):
     assert set(state_of(found).policies.numbers) <= {0, 1}
     assert codec.digest(state_of(found).weights) == codec.digest(state_of(old).weights)
     assert state_of(found, 0).policies.numbers == () and state_of(found, 0).past == {}
-    assert {c for (c,) in found.query("SELECT DISTINCT client FROM metric")} == {0, 1}
+    assert {c for (c,) in found.db.query("SELECT DISTINCT client FROM metric")} == {0, 1}
     kept = Run(old.path).partition()
-    assert found.config.data.mean == tuple(kept["mean"]), "scaled as the weights know it"
-    assert found.config.data.new_clients == 0 and found.config.data.per_client == 20
+    data = found.config["data"]
+    assert data["mean"] == kept["mean"].tolist(), "scaled as the weights know it"
+    assert data["new_clients"] == 0 and data["per_client"] == 20
 
 
 def test_the_shared_policy_is_for_newcomers_too():
@@ -251,7 +257,7 @@ def test_a_run_without_new_clients_and_one_without_a_state(tiny: Tiny, tmp_path:
     done = run(tiny(rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match=r"data\.new_clients .* --data"):
         onboard(done.path)
-    done._db.execute("DELETE FROM state")
+    done.db.query("DELETE FROM state")
     with pytest.raises(UserError, match="has no state yet"):
         onboard(done.path)
 

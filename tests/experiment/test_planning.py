@@ -16,7 +16,7 @@ def test_a_search_is_planned_by_its_smallest_and_largest(tiny: Tiny):
     found = plan(make_config(table))
     sizes = found["architectures"]
     assert list(sizes) == ["smallest", "middle", "largest"]
-    for key in ("parameters", "forward_macs", "training_memory_mb"):
+    for key in ("parameters", "macs", "memory_mb"):
         assert sizes["smallest"][key] < sizes["middle"][key] < sizes["largest"][key]
     over = [sizes[name]["over_memory_budget"] for name in sizes]
     assert over == [[], [0, 3], [0, 1, 3, 4]]

@@ -16,7 +16,8 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.files import lock_folder
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.runs.config import make_config, write_config
-from fedtailor.runs.folder import Run
+from fedtailor.runs.database import best_round, client_states
+from fedtailor.runs.folder import Run, tidy
 from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
@@ -72,19 +73,19 @@ def test_files_of_an_unfinished_round_are_deleted(tiny: Tiny, tmp_path: Path):
     found = run(tiny(algorithm__name="ditto"), tmp_path / "run")
     stray = found.states / "client-000001-round-000099.safetensors"
     stray.write_bytes(b"half a file")
-    found.tidy()
+    tidy(found)
     assert not stray.exists()
     assert digest(found)
 
 
 def test_only_states_of_the_last_and_the_best_round_are_kept(tiny: Tiny, tmp_path: Path):
     found = run(tiny(algorithm__name="ditto", rounds=12, eval_every=1), tmp_path / "run")
-    best = found.best_round()
+    best = best_round(found.db)
     assert best is not None
     rounds = {12, best}
     servers = {p.name for p in found.states.glob("server-*")}
     assert servers == {f"server-round-{r:06d}.safetensors" for r in rounds}
-    kept = {(c, r) for r in rounds for c, r in found.versions(r).items()}
+    kept = {(c, r) for round in rounds for c, r, _ in client_states(found.db, round)}
     assert {p.name for p in found.states.glob("client-*")} == {
         f"client-{c:06d}-round-{r:06d}.safetensors" for c, r in kept
     }
@@ -92,14 +93,14 @@ def test_only_states_of_the_last_and_the_best_round_are_kept(tiny: Tiny, tmp_pat
 
 def test_the_selected_round_is_that_of_the_best_validation_accuracy(tiny: Tiny, tmp_path: Path):
     found = run(tiny(rounds=6, eval_every=1, algorithm__lr=0.3), tmp_path / "run")
-    rows = found.query(
-        "SELECT round, avg(value) FROM metric WHERE split = 'val' AND name = 'untuned/accuracy'"
-        " GROUP BY round ORDER BY round"
+    rows = found.db.query(
+        "SELECT round, avg(value) FROM metric WHERE split = 'val' AND model = 'untuned'"
+        " AND name = 'accuracy' GROUP BY round ORDER BY round"
     )
     assert [r for r, _ in rows] == [1, 2, 3, 4, 5, 6]
     best = max(rows, key=lambda row: (row[1], -row[0]))[0]
-    assert found.best_round() == best
-    tuned = found.query("SELECT DISTINCT round FROM metric WHERE name = 'tuned/accuracy'")
+    assert best_round(found.db) == best
+    tuned = found.db.query("SELECT DISTINCT round FROM metric WHERE model = 'tuned'")
     assert {r for (r,) in tuned} == {best, 6}
 
 
@@ -110,8 +111,8 @@ def test_resuming_what_is_finished_changes_nothing(tiny: Tiny, tmp_path: Path):
 
 def test_two_processes_cannot_work_on_one_run(tiny: Tiny, tmp_path: Path):
     found = run(tiny(), tmp_path / "run")
-    with found.lock(), pytest.raises(UserError, match="another process"):
-        Run(tmp_path / "run").lock()
+    with lock_folder(found.path), pytest.raises(UserError, match="another process"):
+        lock_folder(tmp_path / "run")
 
 
 def test_a_run_being_made_by_another_process_is_left_alone(tiny: Tiny, tmp_path: Path):
@@ -184,8 +185,8 @@ def test_rounds_in_which_some_could_not_be_tested_are_not_selected(
 
     monkeypatch.setattr(local, "perform", perform)
     found = run(tiny(rounds=3, eval_every=1, on_failure="skip"), tmp_path / "run")
-    assert [r for (r,) in found.query("SELECT round FROM state WHERE val NOT NULL")] == [2, 3]
-    assert found.best_round() in (2, 3)
+    assert [r for (r,) in found.db.query("SELECT round FROM state WHERE val NOT NULL")] == [2, 3]
+    assert best_round(found.db) in (2, 3)
 
 
 def test_changed_pixels_are_noticed(tiny: Tiny, tmp_path: Path):
@@ -205,11 +206,11 @@ def test_changed_pixels_are_noticed(tiny: Tiny, tmp_path: Path):
 def test_an_interrupted_commit_leaves_the_database_usable(tiny: Tiny, tmp_path: Path):
     """In a notebook the same process resumes: nothing may stay locked."""
     found = run(tiny(), tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt), found._transaction():
-        found._db.execute("DELETE FROM metric")
+    with pytest.raises(KeyboardInterrupt), found.db.transaction() as connection:
+        connection.execute("DELETE FROM metric")
         raise KeyboardInterrupt
     other = Run(tmp_path / "run")
-    assert other.query("SELECT count(*) FROM metric")[0][0] > 0
+    assert other.db.query("SELECT count(*) FROM metric")[0][0] > 0
     other.note(0, None, "test", "")
 
 

@@ -11,6 +11,7 @@ from fedtailor.core.types import ClientInfo
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.networks import cost
+from fedtailor.runs.config import read_config
 
 Tiny = Callable[..., dict[str, Any]]
 CLIENTS = tuple(ClientInfo(i, 10) for i in range(40))
@@ -45,12 +46,12 @@ def test_a_round_takes_as_long_as_its_slowest_client_downloads_included(
     lines = [1.0, 2.0, 4.0, 8.0, 16.0]
     table = tiny(rounds=3, budget={"speed": speed, "mbps": lines}, algorithm__epochs=2)
     made = run(table, tmp_path / "run")
-    config, task = made.config, Task((1, 8, 8), 10)
+    space, task = read_config(made.path / "config.toml").space, Task((1, 8, 8), 10)
     speeds = speed if isinstance(speed, list) else [speed] * 5
     sizes = (made.partition()["bounds"][:, 1] - made.partition()["bounds"][:, 0]).tolist()
-    per_image = cost.training_macs(config.space, (), task)
-    sent = cost.wire_bytes(config.space, (), task)
-    for round, modelled in made.query("SELECT round, modelled_s FROM state WHERE round > 0"):
+    per_image = cost.training_macs(space, (), task)
+    sent = cost.wire_bytes(space, (), task)
+    for round, modelled in made.db.query("SELECT round, modelled_s FROM state WHERE round > 0"):
         cohort = draw_cohort(tuple(ClientInfo(i, n) for i, n in enumerate(sizes)), 3, 0, round)
         seconds = [
             2 * info.examples * per_image / speeds[info.id] + 2 * sent * 8 / lines[info.id] / 1e6

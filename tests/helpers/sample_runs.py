@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from fedtailor.algorithms.perfedrlnas import Searching
-from fedtailor.core.types import Found, Log, Metric
+from fedtailor.core.types import Log, Metric, UsedArch
 from fedtailor.data.federation import load_federation
+from fedtailor.experiment.prepare import prepare
 from fedtailor.report.page import write_report
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
-from fedtailor.runs.folder import Page, Run
+from fedtailor.runs.folder import Run
+from fedtailor.runs.record import RoundRecord
 from fedtailor.search import genes, policy
 from fedtailor.search.policy import Policies
 
@@ -85,35 +87,37 @@ class Reader(HTMLParser):
 def made_up(path: Path, clients: int = 6, rounds: int = 4, **more: Any) -> Run:
     """Write a run of a search that never took place: numbers by client and round.
 
-    After round r, client c has reward (c - r) / 10, and trained/accuracy (c + r) / 20; it takes
+    After round r, client c has reward (c - r) / 10, and trained accuracy (c + r) / 20; it takes
     part if c and r are both even or both odd. Tested is after every second round, with untuned
     accuracy r / 10. Alphas are sums of the client's label shares: like data, like policies.
     """
     config = make_config(made_table(clients, max(rounds, 1), **more))
-    federation = load_federation(config.data)
-    run, space = create_run(path, config, federation), config.space
+    federation, space = load_federation(config.data), config.space
+    run = create_run(path, config, prepare(config, federation).clients, federation)
     alphas = _alphas(genes.option_counts(space), federation.label_counts()[:clients])
     archs = [policy.likeliest(space, row) for row in alphas]
     state = Searching({}, Policies(tuple(range(clients)), alphas))
-    run.commit(Page(0), Searching({}))
+    inspect = config.algorithm.inspect
+    run.commit(RoundRecord(0, search=inspect(space, Searching({}))), Searching({}))
     for round in range(1, rounds + 1):
-        page = Page(round, modelled_s=10.0)
+        record = RoundRecord(round, modelled_s=10.0, search=inspect(space, state))
         for client in range(clients):
             arch = archs[client]
             if (client + round) % 2 == 0:
                 cost = {"memory": 1.5} if client == 0 and round <= 2 else {"parameters": 1e5}
-                accuracy = Metric("test", "trained/accuracy", (client + round) / 20)
+                accuracy = Metric("test", "accuracy", (client + round) / 20, "trained")
                 reward = Metric("server", "reward", (client - round) / 10)
                 entropy = Metric("server", "entropy", 1 - round / 10)
-                page.log(client, Log((accuracy, reward, entropy), (Found(arch, 0.5, cost),)))
-                page.messages.append((round, client, "up", 1000))
+                record.log(client, Log((accuracy, reward, entropy), (UsedArch(arch, 0.5, cost),)))
+                record.message(client, "up", 1000)
             if round % 2 == 0:
                 cost = {"parameters": 1e6 + client, "macs": 1.0, "memory_mb": 2.0 + client}
-                found = Found(arch, 0.5, cost, "deployed")
-                page.log(client, Log((Metric("test", "untuned/accuracy", round / 10),), (found,)))
+                used = UsedArch(arch, 0.5, cost, "deployed", policy.idle_genes(space, arch))
+                accuracy = Metric("test", "accuracy", round / 10, "untuned")
+                record.log(client, Log((accuracy,), (used,)))
         if round % 2 == 0:
-            page.event(None, "models", '["untuned"]')
-        run.commit(page, state)
+            record.event(None, "models", '["untuned"]')
+        run.commit(record, state)
     return run
 
 

@@ -14,10 +14,11 @@ import pytest
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.lifecycle import resume, run
-from fedtailor.experiment.rounds import Progress
+from fedtailor.experiment.prepare import prepare
+from fedtailor.experiment.progress import RunProgress
 from fedtailor.report import facts
 from fedtailor.report.page import write_report
-from fedtailor.report.tables import duration
+from fedtailor.report.wording import duration
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
@@ -118,7 +119,8 @@ def test_a_run_given_twice_counts_once(folder: Path, fedavg: Run, tmp_path: Path
 
 def test_nothing_trained_yet(tmp_path: Path):
     config = make_config(table("fedavg"))
-    new = create_run(tmp_path / "new", config, load_federation(config.data))
+    prepared = prepare(config, load_federation(config.data))
+    new = create_run(tmp_path / "new", config, prepared.clients, prepared.federation)
     page = Reader(report(tmp_path, new))
     assert "Nothing has been tested yet." in page.text
     assert "fedavg is not finished: 0 of 4 rounds are done, no evaluation yet" in page.text
@@ -128,7 +130,7 @@ def test_nothing_trained_yet(tmp_path: Path):
     assert "At what price?" not in page.text
 
 
-class Interrupted(Progress):
+class Interrupted(RunProgress):
     """Stops the run when its third round begins."""
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -9,9 +9,11 @@ import torch
 
 from fedtailor.cli.terminal import search_lines
 from fedtailor.core.errors import UserError
+from fedtailor.core.space import SearchSpace
 from fedtailor.report.page import write_report
+from fedtailor.runs import database
+from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import searched
 from fedtailor.runs.summary import summarise
 from fedtailor.runs.time_to_accuracy import reached, time_to, trained_curve, wanted
 from fedtailor.search import policy
@@ -23,9 +25,13 @@ def made(tmp_path: Path) -> Run:
     return made_up(tmp_path / "made")
 
 
+def space_of(run: Run) -> SearchSpace:
+    return read_config(run.path / "config.toml").space
+
+
 def test_policies_are_told_without_data(made: Run):
     (made.path / "partition.npz").unlink()
-    found, space = searched(made), made.config.space
+    found, space = database.search(made.db), space_of(made)
     assert [choice["name"] for choice in found["choices"]] == [c.name for c in space.choices]
     assert list(found["clients"]) == [str(c) for c in range(6)]
     assert "shared" not in found
@@ -42,21 +48,21 @@ def test_policies_are_told_without_data(made: Run):
 
 
 def test_nothing_searched_nothing_told(fedavg: Run, tmp_path: Path):
-    assert searched(fedavg) == {} and search_lines({}) == []
+    assert database.search(fedavg.db) == {} and search_lines({}) == []
     assert summarise(fedavg)["trained"] is None
     new = made_up(tmp_path / "new", rounds=0)
-    assert search_lines(searched(new)) == ["search          no policy has learned yet, 19 choices"]
+    assert search_lines(database.search(new.db)) == [
+        "search          no policy has learned yet, 19 choices"
+    ]
     assert "no evaluation yet" in report(tmp_path, new)
-    edit(new.path, "DELETE FROM state")
-    assert searched(new) == {}
 
 
 def test_forty_five_choices_are_lines_of_a_terminal(tmp_path: Path):
     space = {"name": "mobilenetv3", "preset": "cpu"}
     many = made_up(tmp_path / "many", clients=50, rounds=1, space=space)
-    lines = search_lines(searched(many))
+    lines = search_lines(database.search(many.db))
     assert max(len(line) for line in lines) < 115
-    genes = searched(many)["clients"]["7"]["genes"]
+    genes = database.search(many.db)["clients"]["7"]["genes"]
     assert any("".join(map(str, genes)) in line for line in lines)
     assert sum("most decided" in line or "least decided" in line for line in lines) == 2
     assert "   ... and 10 more (--json has all)" in lines
@@ -66,10 +72,10 @@ def test_forty_five_choices_are_lines_of_a_terminal(tmp_path: Path):
 def test_genes_that_make_no_difference_do_not_count(tmp_path: Path):
     space = {"name": "mobilenetv3", "preset": "cpu"}
     run = made_up(tmp_path / "run", rounds=1, space=space)
-    for one in searched(run)["clients"].values():
+    for one in database.search(run.db)["clients"].values():
         chances = one["probabilities"].values()
         product = math.prod(p[gene] for gene, p in zip(one["genes"], chances, strict=True))
-        present = policy.acting(run.config.space, tuple(one["genes"])).all()
+        present = policy.acting(space_of(run), tuple(one["genes"])).all()
         if present:
             assert one["probability"] == product
         else:
@@ -82,7 +88,7 @@ def test_the_papers_way_is_the_latest_drawn_subnet(made: Run, tmp_path: Path):
     assert found["per_client"] == pytest.approx(latest)
     assert found["mean"] == pytest.approx(sum(latest.values()) / 6)
     assert found["worst10"] == min(latest.values()) and found["of"] == 6
-    edit(made.path, "DELETE FROM metric WHERE name = 'trained/accuracy' AND client = 5")
+    edit(made.path, "DELETE FROM metric WHERE model = 'trained' AND client = 5")
     page = Reader(report(tmp_path, Run(made.path)))
     assert "5 of 6 clients" in page.text
     assert page.headline()[0]["trained"] == pytest.approx(sum(list(latest.values())[:5]) / 5)
@@ -101,7 +107,7 @@ def test_time_to_accuracy(made: Run):
 
 def test_a_mean_over_few_clients_does_not_reach(made: Run):
     assert time_to(made, 0.19, "trained") == {"round": 1, "modelled_s": 10.0, "bytes": 3000}
-    sql = "DELETE FROM metric WHERE name = 'trained/accuracy' AND round = 1 AND client = 1"
+    sql = "DELETE FROM metric WHERE model = 'trained' AND round = 1 AND client = 1"
     edit(made.path, sql)
     found: Any = time_to(Run(made.path), 0.19, "trained")
     assert found["round"] == 2

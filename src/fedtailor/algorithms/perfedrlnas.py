@@ -34,7 +34,6 @@ from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import (
     Client,
     ClientInfo,
-    Found,
     Json,
     Log,
     Message,
@@ -44,6 +43,7 @@ from fedtailor.core.types import (
     Server,
     Setting,
     Tensors,
+    UsedArch,
 )
 from fedtailor.data.batches import batch_count
 from fedtailor.networks import cost, norms
@@ -151,7 +151,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         if client.info.budget.memory_mb is not None:
             told["memory"] = self.memory(setting, arch) / (client.info.budget.memory_mb * cost.MIB)
             if told["memory"] > 1:
-                log = Log(architectures=(Found(arch, 0.0, {"memory": told["memory"]}),))
+                log = Log(architectures=(UsedArch(arch, 0.0, {"memory": told["memory"]}),))
                 return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
         network = learn.network(client, msg.tensors, arch)
         metrics: list[Metric] = []
@@ -164,10 +164,11 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             split: learn.evaluate(network, examples)["accuracy"]
             for split, examples in (("val", client.val), ("test", client.test))
         }
-        metrics += [Metric(split, "trained/accuracy", value) for split, value in scored.items()]
+        metrics += [Metric(split, "accuracy", value, "trained") for split, value in scored.items()]
         told["accuracy"] = scored[self.accuracy]
         tensors = {} if self.frozen else network.weights(statistics=False)
-        log = Log(tuple(metrics), (Found(arch, told["accuracy"], _costs(setting, arch)),))
+        prices = cost.prices(setting.space, arch, setting.task)
+        log = Log(tuple(metrics), (UsedArch(arch, told["accuracy"], prices),))
         return None, Reply(Message(tensors, told), log)
 
     def aggregate(self, server: Server, state: Searching, results: Iterable[Result]) -> Searching:
@@ -310,10 +311,3 @@ def _recalibrate(client: Client, network: Network) -> None:
     images = len(client.train) + len(client.val)
     each = cost.forward_macs(network.space, network.arch, network.task)
     client.meter.macs += images * each
-
-
-def _costs(setting: Setting, arch: Arch) -> dict[str, float]:
-    return {
-        "parameters": float(cost.parameters(setting.space, arch, setting.task)),
-        "macs": float(cost.forward_macs(setting.space, arch, setting.task)),
-    }

@@ -18,3 +18,8 @@ def fail(sentence: str, code: int) -> NoReturn:
     """End the program with a sentence that says what to do."""
     print(f"fedtailor: {sentence}", file=sys.stderr)
     sys.exit(code)
+
+
+def warn(sentence: str) -> None:
+    """Tell what a user should know, beside the results."""
+    print(f"fedtailor: warning: {sentence}", file=sys.stderr)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedtailor.cli import terminal
 from fedtailor.experiment import lifecycle
-from fedtailor.experiment.rounds import Progress
+from fedtailor.experiment.progress import RunProgress
 from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
@@ -23,7 +23,7 @@ def show(out: Path | None) -> list[Run]:
     folder = out or Path("runs") / time.strftime("demo-%Y-%m-%d-%H%M%S")
     runs = []
     for name in ("local", "fedavg", "ditto"):
-        progress = Progress(0)
+        progress = RunProgress()
         with terminal.follow(progress, name):
             config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
             runs.append(lifecycle.run(config, folder / name, progress))

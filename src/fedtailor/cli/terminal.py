@@ -9,30 +9,27 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from fedtailor.experiment.rounds import Progress
+from fedtailor.experiment.progress import RunProgress
 from fedtailor.report.search_facts import mean_entropies
+from fedtailor.report.wording import duration, mean_and_spread, percent
+
+LINE_EVERY_S = 5.0
+SHADES = " ·░▒▓█"  # of more and more images
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order
+MAX_ROWS = 40  # clients in a table for people
+NAMED = 3  # choices that are called the most and the least decided
 
 console = Console(stderr=True, highlight=False)
-LINE_EVERY_S = 5.0
 
 
-def duration(seconds: float) -> str:
-    """Write a time for people."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
-
-
-def line(progress: Progress) -> str:
+def line(progress: RunProgress) -> str:
     """Put the progress into one line."""
     parts = [f"round {progress.round}/{progress.rounds}"]
     parts.append(
         f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing
     )
     if progress.mean is not None and progress.worst is not None:
-        parts.append(f"accuracy {progress.mean:.1%}, worst 10% {progress.worst:.1%}")
+        parts.append(f"accuracy {percent(progress.mean)}, worst 10 % {percent(progress.worst)}")
     parts.append(f"{progress.bytes / 1e6:.1f} MB")
     if progress.rounds_done:
         pace = progress.seconds / progress.rounds_done
@@ -42,7 +39,7 @@ def line(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def follow(progress: Progress, label: str) -> AbstractContextManager[None]:
+def follow(progress: RunProgress, label: str) -> AbstractContextManager[None]:
     """Show how far a run is while the body runs."""
     return living(lambda: f"{label}: {line(progress)}")
 
@@ -74,22 +71,17 @@ def _print_lines(now: Callable[[], str], stop: threading.Event) -> None:
         print(now(), file=sys.stderr, flush=True)
 
 
-def percent(spread: dict[str, Any] | None) -> str:
-    """Write mean and spread over clients."""
-    return "-" if spread is None else f"{spread['mean']:.1%} ± {100 * spread['std']:.1f}"
-
-
 def result_lines(summaries: list[dict[str, Any]]) -> list[str]:
     """Compare runs: a row each, then their folders."""
-    rows = [("method", "test accuracy", "worst 10%", "untuned", "MB sent", "time")]
+    rows = [("method", "test accuracy", "worst 10 %", "untuned", "MB sent", "time")]
     for one in summaries:
         found = one["test_accuracy"]
         rows.append(
             (
                 one["algorithm"],
-                percent(found),
-                "-" if found is None else f"{found['worst10']:.1%}",
-                percent(one["untuned"]),
+                mean_and_spread(found),
+                "-" if found is None else percent(found["worst10"]),
+                mean_and_spread(one["untuned"]),
                 f"{sum(one['bytes'].values()) / 1e6:.1f}",
                 duration(one["wall_s"]),
             )
@@ -111,18 +103,18 @@ def summary_lines(one: dict[str, Any]) -> list[str]:
         lines.append("nothing has been tested yet")
     else:
         lines.append(
-            f"test accuracy   {percent(found)} over {len(found['per_client'])} clients, "
-            f"worst 10% {found['worst10']:.1%} (round {one['evaluated_round']})"
+            f"test accuracy   {mean_and_spread(found)} over {len(found['per_client'])} clients, "
+            f"worst 10 % {percent(found['worst10'])} (round {one['evaluated_round']})"
         )
-        lines.append(f"untuned         {percent(one['untuned'])}")
+        lines.append(f"untuned         {mean_and_spread(one['untuned'])}")
     lines += _trained_lines(one)
     if selected:
-        lines.append(f"val-selected    {percent(selected)} (round {selected['round']})")
+        lines.append(f"val-selected    {mean_and_spread(selected)} (round {selected['round']})")
     if one["other_scores"]:
         scores = one["other_scores"]
         lines.append(
-            f"balanced        {percent(scores['balanced_accuracy'])}, "
-            f"macro F1 {percent(scores['macro_f1'])}"
+            f"balanced        {mean_and_spread(scores['balanced_accuracy'])}, "
+            f"macro F1 {mean_and_spread(scores['macro_f1'])}"
         )
     up, down = one["bytes"]["up"] / 1e6, one["bytes"]["down"] / 1e6
     lines.append(f"sent            {up:.1f} MB up, {down:.1f} MB down")
@@ -141,11 +133,11 @@ def _trained_lines(one: dict[str, Any]) -> list[str]:
     if found:
         missing = f"{len(found['per_client'])} of {found['of']}"
         lines.append(
-            f"trained         {percent(found)}, the subnet last drawn for a client after its "
-            f"round ({missing} clients)"
+            f"trained         {mean_and_spread(found)}, the subnet last drawn for a client after "
+            f"its round ({missing} clients)"
         )
     if reach:
-        label = f"to {reach['accuracy']:.1%}"
+        label = f"to {percent(reach['accuracy'])}"
         for model in ("untuned", "trained")[: 2 if found else 1]:
             at = reach[model]
             what = (
@@ -164,20 +156,21 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     """Tell what a run would cost, in a few lines and a picture of the labels."""
     counts, names = found["label_counts"], found["classes"]
     peak = max(max(row) for row in counts) or 1
-    shades = " ·░▒▓█"
     lines = [
         f"{found['clients']} clients"
         + (f" and {found['new_clients']} kept out" if found["new_clients"] else "")
         + f", images {'x'.join(str(n) for n in found['image_shape'])}, {len(names)} classes"
     ]
     lines.append("client  train   val  test  images of each class (darker: more)")
-    for client, (row, size) in enumerate(zip(counts[:40], found["sizes"][:40], strict=True)):
-        picture = "".join(shades[-(-n * (len(shades) - 1) // peak)] for n in row)
+    for client, (row, size) in enumerate(
+        zip(counts[:MAX_ROWS], found["sizes"][:MAX_ROWS], strict=True)
+    ):
+        picture = "".join(SHADES[-(-n * (len(SHADES) - 1) // peak)] for n in row)
         lines.append(
             f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|"
         )
-    if len(counts) > 40:
-        lines.append(f"   ... and {len(counts) - 40} more (--json has all)")
+    if len(counts) > MAX_ROWS:
+        lines.append(f"   ... and {len(counts) - MAX_ROWS} more (--json has all)")
     traffic, times = found["bytes"], found["estimated_s"]
     lines += [
         *_network_lines(found),
@@ -197,31 +190,22 @@ def _network_lines(found: dict[str, Any]) -> list[str]:
         over = found["over_memory_budget"]
         return [
             f"model           {_size(found)}",
-            f"memory          {found['training_memory_mb']:,.1f} MB to train"
+            f"memory          {found['memory_mb']:,.1f} MB to train"
             + (f"; too much for clients {over}" if over else ""),
         ]
     clients, lines = len(found["sizes"]), []
     for name, one in found["architectures"].items():
         over = len(one["over_memory_budget"])
         lines.append(
-            f"{name:15} {_size(one)}, {one['training_memory_mb']:,.1f} MB to train"
+            f"{name:15} {_size(one)}, {one['memory_mb']:,.1f} MB to train"
             + (f"; too much for {over} of {clients} clients" if over else "")
         )
     return lines
 
 
 def _size(one: dict[str, Any]) -> str:
-    macs = one["forward_macs"] / 1e6
-    return f"{one['parameters']:,} parameters, {macs:,.1f} M multiply-adds per image"
-
-
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order
-
-
-MAX_ROWS = 40  # clients in a table for people
-
-
-NAMED = 3  # choices that are called the most and the least decided
+    macs = one["macs"] / 1e6
+    return f"{one['parameters']:,.0f} parameters, {macs:,.1f} M multiply-adds per image"
 
 
 def search_lines(found: dict[str, Any]) -> list[str]:

@@ -141,16 +141,18 @@ class Metric:
     split: str
     name: str
     value: float
+    model: str = ""  # untuned, tuned or trained, where it was measured on a model
 
 
 @dataclass(frozen=True)
-class Found:
-    """An architecture a client used or tried."""
+class UsedArch:
+    """An architecture that a client trained, or would deploy."""
 
     arch: Arch
     score: float | None = None  # what it was judged by: validation accuracy, unless told otherwise
     cost: dict[str, float] = field(default_factory=dict)
     role: str = "trained"  # in a round; or "deployed"
+    idle: tuple[int, ...] = ()  # places of genes that make no difference, as of absent layers
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Log:
     """What a step measured; it stays with the client, and in simulation goes to the run folder."""
 
     metrics: tuple[Metric, ...] = ()
-    architectures: tuple[Found, ...] = ()
+    architectures: tuple[UsedArch, ...] = ()
 
     @classmethod
     def of(cls, **measured: float) -> "Log":

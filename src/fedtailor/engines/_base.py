@@ -29,7 +29,7 @@ class Done:
     reply: Reply
     macs: float  # multiply-adds spent
     seconds: float  # measured
-    stateful: bool = False  # the client now has private state of this round
+    state_digest: str | None = None  # of the private state that the client now has of this round
 
 
 class Engine(Protocol):

@@ -20,18 +20,19 @@ from fedtailor.core.types import (
     NEVER,
     Client,
     ClientInfo,
-    Found,
     Log,
     Message,
     Metric,
     Reply,
     Setting,
+    UsedArch,
 )
 from fedtailor.data.federation import Federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.networks import cost
 from fedtailor.networks.network import Network
 from fedtailor.runs.folder import state_file
+from fedtailor.search.policy import idle_genes
 from fedtailor.training import learn
 
 
@@ -61,6 +62,7 @@ def perform(site: Site, ticket: Ticket, message: Message) -> Done:
     began = time.perf_counter()
     client = site.client(ticket)
     key = seed_for(site.setting.seed, ticket.round, ticket.client, ticket.step)
+    digest = None
     with _seeded(key, site.device), _read_only(message):
         own = _read_state(site, ticket, client)
         if ticket.step == "train":
@@ -68,11 +70,11 @@ def perform(site: Site, ticket: Ticket, message: Message) -> Done:
             check_reply(site.algorithm.sends(), message, reply.message)
             if own is not None:
                 codec.write(site.states / state_file(ticket.client, ticket.round), own)
+                digest = codec.digest(own)
         else:
             reply = Reply(log=_evaluate(site, ticket, client, own, message))
     seconds = time.perf_counter() - began
-    stateful = ticket.step == "train" and own is not None
-    return Done(_as_over_a_wire(reply), client.meter.macs, seconds, stateful)
+    return Done(_as_over_a_wire(reply), client.meter.macs, seconds, digest)
 
 
 def _as_over_a_wire(reply: Reply) -> Reply:
@@ -95,14 +97,14 @@ def _read_state(site: Site, ticket: Ticket, client: Client) -> Any:
 
 def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
     metrics: list[Metric] = []
-    found: list[Found] = []
+    found: list[UsedArch] = []
     network = None
     for label, network in site.algorithm.deploy(client, own, message):
         if not metrics and label != "untuned":
             raise ValueError(f'the first model that deploy yields must be "untuned", not {label!r}')
         for split, examples in (("val", client.val), ("test", client.test)):
             scores = learn.evaluate(network, examples)
-            metrics += [Metric(split, f"{label}/{name}", value) for name, value in scores.items()]
+            metrics += [Metric(split, name, value, label) for name, value in scores.items()]
         if label == "untuned" and site.setting.space.choices:
             found.append(_deployed(site, network.arch, metrics[0].value))
         if ticket.step == "evaluate":
@@ -113,16 +115,11 @@ def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Mes
     return Log(tuple(metrics), tuple(found))
 
 
-def _deployed(site: Site, arch: Arch, score: float) -> Found:
+def _deployed(site: Site, arch: Arch, score: float) -> UsedArch:
     """Say which architecture a client would use, and what it costs."""
     space, task, how = site.setting.space, site.setting.task, site.algorithm
-    memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
-    prices = {
-        "parameters": float(cost.parameters(space, arch, task)),
-        "macs": float(cost.forward_macs(space, arch, task)),
-        "memory_mb": memory / cost.MIB,
-    }
-    return Found(arch, score, prices, "deployed")
+    prices = cost.prices(space, arch, task, how.batch, how.optimizer)
+    return UsedArch(arch, score, prices, "deployed", idle_genes(space, arch))
 
 
 def _save_model(models: Path, site: Site, client: int, network: Network) -> None:

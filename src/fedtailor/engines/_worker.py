@@ -44,7 +44,7 @@ def _serve(parent: socket.socket, site: Site) -> None:
             "info": message.info,
             "macs": done.macs,
             "seconds": done.seconds,
-            "stateful": done.stateful,
+            "state_digest": done.state_digest,
         }
     except Exception as error:
         shared, answer = None, {"failure": codec.pack(failure_of(error))[1]}

@@ -19,14 +19,19 @@ from fedtailor.core.types import Failure, Json, Log, Message, Reply, Tensors
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
 from fedtailor.engines._worker import failure_of
+from fedtailor.runs.config import EngineOptions
 
 
 class InProcess:
     """Steps are done here, when they are collected: for debugging and the smallest machines."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site | None = None) -> None:
         self._site = site
         self._waiting: deque[tuple[Ticket, Message]] = deque()
+
+    def open(self, site: Site, names: dict[str, str]) -> None:
+        """Say what clients do, and with what."""
+        self._site = site
 
     def submit(self, ticket: Ticket, message: Message) -> None:
         """Queue a step."""
@@ -34,7 +39,7 @@ class InProcess:
 
     def collect(self, timeout: float | None = None) -> tuple[Ticket, Done | Failure] | None:
         """Do the next step; once begun it is not interrupted, whatever the timeout."""
-        if not self._waiting:
+        if not self._waiting or self._site is None:
             return None
         ticket, message = self._waiting.popleft()
         # A copy, as over a wire: whatever a client does to it, the server's own is safe.
@@ -48,6 +53,11 @@ class InProcess:
     def close(self) -> None:
         """Forget what was queued."""
         self._waiting.clear()
+
+
+def make_engine(options: EngineOptions) -> "InProcess | Workers":
+    """Start what takes time to start, before any data is read; then `open` it."""
+    return Workers(options.workers) if options.workers else InProcess()
 
 
 # Settings of glibc's allocator. By default the activations of every step are given back to the
@@ -172,7 +182,7 @@ class Workers:
         if "failure" in head:
             return codec.unpack(Failure, {}, head["failure"])
         reply = Reply(Message(tensors, head["info"]), codec.unpack(Log, {}, head["log"]))
-        return Done(reply, head["macs"], head["seconds"], head["stateful"])
+        return Done(reply, head["macs"], head["seconds"], head["state_digest"])
 
     def _replace(self, worker: _Worker) -> Failure:
         with contextlib.suppress(subprocess.TimeoutExpired):  # its own reason, not our kill

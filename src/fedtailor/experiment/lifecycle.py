@@ -1,33 +1,37 @@
-"""A whole experiment from Python: `run`, `resume`, and what both share."""
+"""A whole experiment from Python: prepare, create, execute.
 
-from collections.abc import Callable, Mapping
+An engine is started first, since its processes import what they need while the data is being read.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
-from fedtailor.core.compute import device_of
+from fedtailor.core.compute import device_of, one_thread
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import lock_folder
 from fedtailor.core.types import Server
-from fedtailor.data.federation import Federation, load_federation
-from fedtailor.data.options import DataOptions
-from fedtailor.engines._base import Engine
+from fedtailor.data.federation import load_federation
 from fedtailor.engines._client import Site
-from fedtailor.engines.local import InProcess, Workers
-from fedtailor.experiment.prepare import check_config, clients_of, setting_of, taking_part
-from fedtailor.experiment.rounds import Loop, Progress, federate
-from fedtailor.runs.config import Config, as_config
+from fedtailor.engines.local import InProcess, Workers, make_engine
+from fedtailor.experiment.prepare import Prepared, prepare
+from fedtailor.experiment.progress import RunProgress
+from fedtailor.experiment.rounds import do_rounds
+from fedtailor.experiment.steps import Execution
+from fedtailor.runs.config import Config, EngineOptions, as_config, read_config
 from fedtailor.runs.create import create_run, default_path
-from fedtailor.runs.folder import Run
+from fedtailor.runs.folder import CONFIG, Run, tidy
 from fedtailor.runs.partition_file import check_partition
 
 
 def run(
     config: str | Path | Mapping[str, Any] | Config,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
     **overrides: Any,
 ) -> Run:
     """Run an experiment and return its run folder.
@@ -40,85 +44,90 @@ def run(
     """
     made = as_config(config, overrides)
     path = Path(out) if out is not None else default_path(made)
-    start = Path(made.start) if made.start else None
-    return conduct(made, lambda federation: create(path, made, federation, start), progress)
+    with started_engine(made.engine) as engine:
+        prepared = prepare(made, load_federation(made.data))
+        folder = create(path, prepared, Path(made.start) if made.start else None)
+        prepared = open_engine(engine, prepared, folder)
+        return execute(prepared, engine, folder, progress)
 
 
-def resume(path: str | Path, progress: Progress | None = None) -> Run:
+def resume(path: str | Path, progress: RunProgress | None = None) -> Run:
     """Go on with a run that was interrupted; one that is finished is returned as it is."""
     folder = Run(path)
     if folder.finished():
         return folder
-
-    def reopen(federation: Federation) -> Run:
-        check_partition(folder, federation)
+    config = read_config(folder.path / CONFIG)
+    with started_engine(config.engine) as engine:
+        prepared = prepare(config, load_federation(config.data))
+        check_partition(folder, prepared.federation)
         folder.note(folder.last_round(), None, "resumed", "")
-        return folder
+        prepared = open_engine(engine, prepared, folder)
+        return execute(prepared, engine, folder, progress)
 
-    return conduct(folder.config, reopen, progress)
+
+@contextmanager
+def started_engine(options: EngineOptions) -> Iterator[InProcess | Workers]:
+    """Start the engine that a config asks for; compute here as its workers do."""
+    engine = make_engine(options)
+    try:
+        with one_thread():
+            yield engine
+    finally:
+        engine.close()
 
 
-def create(path: Path, config: Config, federation: Federation, start: Path | None) -> Run:
+def create(path: Path, prepared: Prepared, start: Path | None) -> Run:
     """Make a run folder, unless the state that the run is to start from does not fit."""
+    config = prepared.config
     if start is not None:
-        kind, _ = state_types(config.algorithm)
-        found, _ = codec.pack(codec.read(kind, start), copy=False)
-        server = Server(setting_of(config, federation), 0, ())
-        fresh, _ = codec.pack(config.algorithm.server_init(server), copy=False)
-        for name, tensor in fresh.items():
-            if tensor.numel() and (name not in found or found[name].shape != tensor.shape):
-                raise UserError(
-                    f"start: {config.start} is of another space or of other data: "
-                    f"{name.removeprefix('/')} does not fit"
-                )
-    folder = create_run(path, config, federation, start)
+        _check_start(prepared, start)
+    folder = create_run(path, config, prepared.clients, prepared.data, start)
     for text in config.algorithm.warnings():
         folder.note(0, None, "warning", text)
     return folder
 
 
-def conduct(
-    config: Config,
-    open_folder: Callable[[Federation], Run],
-    progress: Progress | None,
-    load: Callable[[DataOptions], Federation] = load_federation,
-) -> Run:
-    """Read the data, open the run folder, and do what is left to do."""
-    workers = Workers(config.engine.workers) if config.engine.workers else None
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker: sums must not depend on the number of threads
-    try:
-        federation = load(config.data)
-        check_config(config, federation)
-        folder = open_folder(federation)
-        site = _site(config, federation, folder)
-        engine: Engine = InProcess(site)
-        if workers:
-            workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
-            engine = workers
-        clients = tuple(site.clients[i] for i in taking_part(config, federation))
-        setting = site.setting
-        del federation, site  # the workers have the data: no second copy of it here
-        progress = progress or Progress(config.rounds)
-        progress.rounds = config.rounds
-        progress.started_at = progress.round = max(folder.last_round(), 0)
-        with folder.lock():
-            folder.tidy()
-            federate(Loop(config, setting, clients, engine, folder, progress))
-        return folder
-    finally:
-        torch.set_num_threads(threads)
-        if workers:
-            workers.close()
-
-
-def _site(config: Config, federation: Federation, folder: Run) -> Site:
-    return Site(
+def open_engine(engine: InProcess | Workers, prepared: Prepared, folder: Run) -> Prepared:
+    """Give the clients' data to the engine; return the rest, so that no second copy is held."""
+    config = prepared.config
+    site = Site(
         config.algorithm,
-        setting_of(config, federation),
-        federation,
-        clients_of(federation, config),
+        prepared.setting,
+        prepared.federation,
+        prepared.clients,
         folder.states,
         folder.path / "clients" if config.save_models else None,
         device_of(config.engine.device),
     )
+    engine.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
+    return replace(prepared, data=None)
+
+
+def execute(
+    prepared: Prepared, engine: InProcess | Workers, folder: Run, progress: RunProgress | None
+) -> Run:
+    """Do what is left to do of a run."""
+    config = prepared.config
+    clients = tuple(prepared.clients[i] for i in prepared.participants)
+    progress = progress or RunProgress()
+    progress.rounds = config.rounds
+    progress.started_at = progress.round = max(folder.last_round(), 0)
+    with lock_folder(folder.path):
+        tidy(folder)
+        do_rounds(Execution(config, prepared.setting, clients, engine, folder, progress))
+        tidy(folder)  # what a client that failed may have written
+    return folder
+
+
+def _check_start(prepared: Prepared, start: Path) -> None:
+    """Raise if a server's state is not of this experiment's form."""
+    algorithm = prepared.config.algorithm
+    kind, _ = state_types(algorithm)
+    found, _ = codec.pack(codec.read(kind, start), copy=False)
+    fresh, _ = codec.pack(algorithm.server_init(Server(prepared.setting, 0, ())), copy=False)
+    for name, tensor in fresh.items():
+        if tensor.numel() and (name not in found or found[name].shape != tensor.shape):
+            raise UserError(
+                f"start: {prepared.config.start} is of another space or of other data: "
+                f"{name.removeprefix('/')} does not fit"
+            )

@@ -18,13 +18,14 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.validation import flatten, override
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.experiment import lifecycle, prepare
-from fedtailor.experiment.rounds import Progress
-from fedtailor.runs.config import Config, config_table, make_config
-from fedtailor.runs.folder import START, Run, undisturbed
+from fedtailor.experiment.lifecycle import create, execute, open_engine, started_engine
+from fedtailor.experiment.prepare import Prepared, prepare
+from fedtailor.experiment.progress import RunProgress
+from fedtailor.runs.config import Config, config_table, make_config, read_config
+from fedtailor.runs.folder import CONFIG, START, Run
 from fedtailor.runs.partition_file import ownership
 
-Form: TypeAlias = dict[str, np.ndarray]  # what images must look like for the run's networks
+ImageFormat: TypeAlias = dict[str, np.ndarray]  # of partition.npz: shape, mean, std, classes
 
 ROUNDS = 20  # of search
 POINTS = 10  # tests of all clients on the way, at least
@@ -36,7 +37,7 @@ FIXED = ("space", "algorithm.name", "algorithm.frozen", "population", "start")
 def onboard(
     path: str | Path,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
     **overrides: Any,
 ) -> Run:
     """Search or test for clients that never took part in a run, and return the new run folder.
@@ -49,21 +50,18 @@ def onboard(
     """
     old, given = Run(path), flatten(overrides)
     target = Path(out) if out is not None else default_path(path)
-    known = _form(old) if _is_other(given) else None
+    before = read_config(old.path / CONFIG)
+    images = old.partition() if _is_other(given) else None
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / START
-        config = _config(old, _copy_state(old, state), given, known)
-
-        def create(federation: Federation) -> Run:
-            _refuse_trained_images(old, config, federation)
-            made = lifecycle.create(target, config, federation, state)
+        config = _config(old, before, _copy_state(old, state), given, images)
+        with started_engine(config.engine) as engine:
+            prepared = prepare(config, _load(config.data, given, images))
+            _refuse_trained_images(old, before, prepared)
+            made = create(target, prepared, state)
             state.unlink()
-            return made
-
-        def load(options: DataOptions) -> Federation:
-            return _load(options, given, known)
-
-        return lifecycle.conduct(config, create, progress, load)
+            prepared = open_engine(engine, prepared, made)
+            return execute(prepared, engine, made, progress)
 
 
 def default_path(path: str | Path) -> Path:
@@ -76,23 +74,26 @@ def default_path(path: str | Path) -> Path:
 
 def _copy_state(old: Run, target: Path) -> Path:
     """Copy the last committed state of a run that may be going on; return where it was."""
-    if old.last_round() < 0:
-        raise UserError(f"{old.path}: the run has no state yet; `fedtailor resume` goes on with it")
-
-    def copy() -> Path:
-        source = old.server_path(old.last_round())
+    while True:
+        last = old.last_round()
+        if last < 0:
+            raise UserError(
+                f"{old.path}: the run has no state yet; `fedtailor resume` goes on with it"
+            )
         try:
+            source = old.server_path(last)
             shutil.copyfile(source, target)
-        except FileNotFoundError:
-            raise UserError(f"{source}: the file is missing") from None
-        return source
+        except (UserError, FileNotFoundError):
+            if old.last_round() == last:  # else a next round replaced it under us
+                raise UserError(f"{old.path}: the state of round {last} is missing") from None
+        else:
+            return source
 
-    return undisturbed(old, copy)
 
-
-def _config(old: Run, start: Path, given: dict[str, Any], known: Form | None) -> Config:
+def _config(
+    old: Run, before: Config, start: Path, given: dict[str, Any], images: ImageFormat | None
+) -> Config:
     """Return the run's config with what is different for new clients."""
-    before = old.config
     _refuse(old, before, given)
     fields = {field.name for field in dataclasses.fields(before.algorithm)}
     rounds = given.get("rounds", ROUNDS if "frozen" in fields else 0)
@@ -108,10 +109,10 @@ def _config(old: Run, start: Path, given: dict[str, Any], known: Form | None) ->
     if isinstance(rounds, int):
         changes["eval_every"] = min(before.eval_every, max(1, rounds // POINTS))
     changes |= {f"algorithm.{name}": value for name, value in STILL.items() if name in fields}
-    changes["population"] = "all" if known else "new"
-    if known:
+    changes["population"] = "all" if images else "new"
+    if images:
         table["data"] = _inherited(table["data"], given)
-        changes |= {f"data.{name}": known[name].tolist() for name in ("mean", "std")}
+        changes |= {f"data.{name}": images[name].tolist() for name in ("mean", "std")}
     return make_config(override(table, changes | given))
 
 
@@ -144,18 +145,13 @@ def _inherited(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in dropped}
 
 
-def _form(old: Run) -> Form:
-    """Return what images must look like for the run's networks: of shape, mean, std, classes."""
-    return old.partition()
-
-
-def _load(options: DataOptions, given: dict[str, Any], known: Form | None) -> Federation:
-    """Read the clients' data; other data must be of the run's form, and is scaled as the run's."""
-    if known is None:
+def _load(options: DataOptions, given: dict[str, Any], images: ImageFormat | None) -> Federation:
+    """Read the clients' data; other images must be like the run's, and are scaled as those."""
+    if images is None:
         return load_federation(options)
     own = {name: None for name in ("mean", "std") if f"data.{name}" not in given}
     federation = load_federation(dataclasses.replace(options, **own))
-    _refuse_other_task(federation, tuple(known["shape"].tolist()), len(known["classes"]))
+    _refuse_other_task(federation, tuple(images["shape"].tolist()), len(images["classes"]))
     return dataclasses.replace(federation, **{name: getattr(options, name) for name in own})
 
 
@@ -173,16 +169,16 @@ def _refuse_other_task(federation: Federation, shape: tuple[int, ...], classes: 
         )
 
 
-def _refuse_trained_images(old: Run, config: Config, federation: Federation) -> None:
+def _refuse_trained_images(old: Run, config: Config, prepared: Prepared) -> None:
     """Raise if the run's own images were dealt anew: then clients are not new to the weights."""
-    before, now = old.partition(), ownership(federation)
+    before, now = old.partition(), ownership(prepared.federation)
     if before["content"] != now["content"]:
         return
     same = all(np.array_equal(before[name], now[name]) for name in ("rows", "bounds"))
-    if same and config.population == "new":
+    if same and prepared.config.population == "new":
         return
-    trained = len(before["bounds"]) - old.config.data.new_clients
-    who = prepare.taking_part(config, federation)
+    trained = len(before["bounds"]) - config.data.new_clients
+    who = prepared.participants
     first, last = now["bounds"][who.start, 0], now["bounds"][who.stop - 1, 3]
     theirs = before["rows"][: before["bounds"][trained - 1, 3]]
     if np.isin(now["rows"][first:last], theirs).any():

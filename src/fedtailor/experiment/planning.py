@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from fedtailor.core.compute import device_of
+from fedtailor.core.compute import device_of, one_thread
 from fedtailor.core.errors import UserError
-from fedtailor.core.space import Arch, Task
-from fedtailor.core.types import ClientInfo, Message, Server
+from fedtailor.core.space import Arch
+from fedtailor.core.types import Message, Server
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines._base import Done, Ticket
 from fedtailor.engines._client import Site, perform
-from fedtailor.experiment.prepare import check_config, clients_of, setting_of, taking_part
+from fedtailor.experiment.prepare import Prepared, prepare
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
 
@@ -25,11 +25,9 @@ DRAWN = 20  # networks of a search, to know what one of them costs on average
 
 def plan(config: Config) -> dict[str, Any]:
     """Say who the clients are and what a run costs; nothing is kept of what is tried for it."""
-    federation = load_federation(config.data)
-    check_config(config, federation)
-    setting, clients = setting_of(config, federation), clients_of(federation, config)
-    space, task, arch = setting.space, setting.task, setting.arch
-    measured = _rehearse(config, federation)
+    prepared = prepare(config, load_federation(config.data))
+    federation, space = prepared.federation, prepared.setting.space
+    measured = _rehearse(prepared)
     bounds = federation.bounds.tolist()
     sizes = {"smallest": space.smallest(), "middle": space.middle(), "largest": space.largest()}
     searched = config.algorithm.searches and bool(space.choices)
@@ -39,62 +37,44 @@ def plan(config: Config) -> dict[str, Any]:
         "classes": list(federation.classes),
         "label_counts": federation.label_counts().tolist(),
         "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
-        "image_shape": list(task.shape),
-        **_prices(config, task, arch, clients),
+        "image_shape": list(prepared.setting.task.shape),
+        **_prices(prepared, prepared.setting.arch),
         "architectures": {
-            name: _prices(config, task, size, clients) for name, size in sizes.items() if searched
+            name: _prices(prepared, size) for name, size in sizes.items() if searched
         },
         **measured,
     }
 
 
-def _prices(
-    config: Config, task: Task, arch: Arch, clients: tuple[ClientInfo, ...]
-) -> dict[str, Any]:
+def _prices(prepared: Prepared, arch: Arch) -> dict[str, Any]:
     """Say what an architecture costs, and which clients have too little memory for it."""
-    space, how = config.space, config.algorithm
-    memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
-    budgets = {client.id: client.budget.memory_mb for client in clients}
-    return {
-        "parameters": cost.parameters(space, arch, task),
-        "forward_macs": cost.forward_macs(space, arch, task),
-        "training_memory_mb": round(memory / cost.MIB, 1),
-        "over_memory_budget": [c for c, mb in budgets.items() if mb and mb * cost.MIB < memory],
-    }
+    setting, how = prepared.setting, prepared.config.algorithm
+    found = cost.prices(setting.space, arch, setting.task, how.batch, how.optimizer)
+    budgets = {client.id: client.budget.memory_mb for client in prepared.clients}
+    over = [client for client, mb in budgets.items() if mb and mb < found["memory_mb"]]
+    return {**found, "over_memory_budget": over}
 
 
-def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
+def _rehearse(prepared: Prepared) -> dict[str, Any]:
     """Let one client do a step on one batch, and scale up."""
-    setting, clients = setting_of(config, federation), clients_of(federation, config)
-    if config.algorithm.searches:  # what is drawn must be trained here, whoever it was drawn for
+    config, setting, clients = prepared.config, prepared.setting, prepared.clients
+    algorithm, federation = config.algorithm, prepared.federation
+    if algorithm.searches:  # what is drawn must be trained here, whoever it was drawn for
         clients = tuple(replace(c, budget=replace(c.budget, memory_mb=None)) for c in clients)
-    batch = min(config.algorithm.batch, clients[0].examples)
-    small = _shorten(federation, batch)
+    batch = min(algorithm.batch, clients[0].examples)
+    small, device = _shorten(federation, batch), device_of(config.engine.device)
     server = Server(setting, 1, clients[: federation.clients])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            site = Site(
-                config.algorithm,
-                setting,
-                small,
-                clients,
-                Path(folder),
-                None,
-                device_of(config.engine.device),
-            )
-            state = config.algorithm.server_init(server)
-            message = config.algorithm.serve(server, state, clients[0])
-            sent, more = _typical(config, server, state, message)
-            trained = _second_of_two(site, Ticket("train", 0, 1), sent)
-            tested = _second_of_two(site, Ticket("evaluate", 0, 1), message)
-            deployed = _second_of_two(site, Ticket("deploy", 0, 1), message)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        site = Site(algorithm, setting, small, clients, Path(folder), None, device)
+        state = algorithm.server_init(server)
+        message = algorithm.serve(server, state, clients[0])
+        sent, more = _typical(config, server, state, message)
+        trained = _second_of_two(site, Ticket("train", 0, 1), sent)
+        tested = _second_of_two(site, Ticket("evaluate", 0, 1), message)
+        deployed = _second_of_two(site, Ticket("deploy", 0, 1), message)
     down, up = (round(m.nbytes * more) for m in (sent, trained.reply.message))
     tuning = max(0.0, deployed.seconds - tested.seconds)
-    return _scale_up(config, federation, batch, (trained, tested.seconds, tuning, down, up))
+    return _scale_up(prepared, batch, (trained, tested.seconds, tuning, down, up))
 
 
 def _typical(config: Config, server: Server, state: Any, served: Message) -> tuple[Message, float]:
@@ -108,14 +88,13 @@ def _typical(config: Config, server: Server, state: Any, served: Message) -> tup
 
 
 def _scale_up(
-    config: Config,
-    federation: Federation,
+    prepared: Prepared,
     batch: int,
     measured: tuple[Done, float, float, int, int],
 ) -> dict[str, Any]:
     trained, testing, tuning, down, up = measured
-    who = taking_part(config, federation)
-    clients = clients_of(federation, config)[who.start : who.stop]
+    config, federation, who = prepared.config, prepared.federation, prepared.participants
+    clients = prepared.clients[who.start : who.stop]
     count = len(clients)
     cohort = min(config.cohort or count, count)
     batches = sum(c.examples for c in clients) / count / batch

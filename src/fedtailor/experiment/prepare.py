@@ -1,4 +1,6 @@
-"""What an experiment is made of, before anything is written: setting, clients, checks."""
+"""What an experiment is made of, before anything is written: setting, clients, data, checks."""
+
+from dataclasses import dataclass
 
 from fedtailor.core.compute import device_of
 from fedtailor.core.errors import UserError
@@ -9,6 +11,36 @@ from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import Config, budgets_of
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment that can begin."""
+
+    config: Config
+    setting: Setting
+    clients: tuple[ClientInfo, ...]  # all that are registered, new ones included
+    participants: range  # the ids of those that take part
+    data: Federation | None  # None where it is not here, or no longer
+
+    @property
+    def federation(self) -> Federation:
+        """All clients' data, which must be here."""
+        if self.data is None:
+            raise RuntimeError("the clients' data is not here")
+        return self.data
+
+
+def prepare(config: Config, federation: Federation) -> Prepared:
+    """Put an experiment together, or say why it cannot begin; nothing is written."""
+    participants = participants_of(config, federation)
+    if config.cohort and config.cohort > len(participants):
+        there = len(participants)
+        raise UserError(f"cohort: {config.cohort} clients a round, but there are {there}")
+    setting = setting_of(config, federation)
+    _check(setting)
+    device_of(config.engine.device)
+    return Prepared(config, setting, clients_of(federation, config), participants, federation)
+
+
 def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
     """Register all clients, new ones included, with their devices."""
     total = federation.clients + federation.new_clients
@@ -17,7 +49,7 @@ def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]
     return tuple(ClientInfo(i, sizes[i], budgets[i]) for i in range(total))
 
 
-def taking_part(config: Config, federation: Federation) -> range:
+def participants_of(config: Config, federation: Federation) -> range:
     """Return the ids of the clients that take part."""
     training, total = federation.clients, federation.clients + federation.new_clients
     if config.population == "new" and total == training:
@@ -26,12 +58,15 @@ def taking_part(config: Config, federation: Federation) -> range:
     return range(first, training if config.population == "training" else total)
 
 
-def check_config(config: Config, federation: Federation) -> None:
-    """Raise on what only the data can tell: before anything is written."""
-    there = len(taking_part(config, federation))
-    if config.cohort and config.cohort > there:
-        raise UserError(f"cohort: {config.cohort} clients a round, but there are {there}")
-    setting = setting_of(config, federation)
+def setting_of(config: Config, federation: Federation) -> Setting:
+    """Return what server and clients both know."""
+    space, arch = config.space, config.space_arch
+    chosen = getattr(space, arch)() if isinstance(arch, str) else arch
+    return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
+
+
+def _check(setting: Setting) -> None:
+    """Raise if space and data do not go together, or weights to start from do not fit."""
     names = cost.parameter_names(setting.space, setting.arch, setting.task)  # or says why not
     if not any(name.startswith("head.") for name in names):
         raise UserError(
@@ -39,11 +74,3 @@ def check_config(config: Config, federation: Federation) -> None:
         )
     if setting.init is not None:
         initial_weights(setting)
-    device_of(config.engine.device)
-
-
-def setting_of(config: Config, federation: Federation) -> Setting:
-    """Return what server and clients both know."""
-    space, arch = config.space, config.space_arch
-    chosen = getattr(space, arch)() if isinstance(arch, str) else arch
-    return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)

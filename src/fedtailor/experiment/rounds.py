@@ -3,141 +3,45 @@
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from fedtailor.algorithms._base import Algorithm, state_types
+from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
+from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import NEVER, ClientInfo, Failure, Log, Message, Result, Server, Setting
-from fedtailor.engines._base import Done, Engine, Ticket
-from fedtailor.networks import cost
-from fedtailor.runs.config import Config
-from fedtailor.runs.folder import START, Page, Run
+from fedtailor.core.types import NEVER, ClientInfo, Log
+from fedtailor.engines._base import Ticket
+from fedtailor.experiment.steps import ClientFailedError, Execution, answers, filed
+from fedtailor.runs import database
+from fedtailor.runs.folder import START
+from fedtailor.runs.record import RoundRecord
 from fedtailor.runs.summary import worst_tenth
 
 TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clients
 
 
-class ClientFailedError(Exception):
-    """A client failed and the config says to stop."""
-
-
-@dataclass
-class Progress:
-    """How far the loop is: it writes, whoever wants to show it reads."""
-
-    rounds: int
-    round: int = 0
-    doing: str = "starting"
-    done: int = 0  # clients, of what is being done
-    total: int = 0
-    mean: float | None = None  # test accuracy, untuned, at the last evaluation
-    worst: float | None = None  # the same over the worst tenth of the clients
-    bytes: int = 0  # both directions, since the start
-    started_at: int = 0  # the round before the first that this process does
-    seconds: float = 0.0  # spent on rounds by this process
-    rounds_done: int = 0  # by this process
-
-
-@dataclass(frozen=True)
-class Loop:
-    """What the loop works with."""
-
-    config: Config
-    setting: Setting
-    clients: tuple[ClientInfo, ...]  # that take part
-    engine: Engine
-    run: Run
-    progress: Progress
-
-    @property
-    def algorithm(self) -> Algorithm[Any, Any]:
-        """The algorithm."""
-        return self.config.algorithm
-
-    def server(self, round: int) -> Server:
-        """Return what the server's side may look at in a round."""
-        return Server(self.setting, round, self.clients)
-
-
-def federate(loop: Loop) -> None:
-    """Run or go on with the rounds, then test what every client would deploy."""
-    state, versions = _restore(loop)
-    rounds = loop.config.rounds
-    for round in range(loop.run.last_round() + 1, rounds + 1):
+def do_rounds(execution: Execution) -> None:
+    """Do the rounds that are left, then test what every client would deploy."""
+    state, versions = _restore(execution)
+    rounds, progress = execution.config.rounds, execution.progress
+    for round in range(execution.run.last_round() + 1, rounds + 1):
         began = time.monotonic()
-        page, loop.progress.round = Page(round), round
-        state = _train(loop, page, state, versions)
-        if round == rounds:
-            _test(loop, page, "deploy", state, versions)
-        elif round % loop.config.eval_every == 0:
-            _test(loop, page, "evaluate", state, versions)
-        page.wall_s = time.monotonic() - began
-        loop.run.commit(page, state)
-        loop.progress.seconds += page.wall_s
-        loop.progress.rounds_done += 1
-    if not loop.run.finished():
-        _test_selected(loop)
-    loop.run.tidy()  # what a client that failed may have written
-
-
-def _restore(loop: Loop) -> tuple[Any, dict[int, int]]:
-    """Take up the last committed state, or make and commit the first one."""
-    last = loop.run.last_round()
-    if last < 0:
-        _begin(loop)
-        last = 0
-    kind, _ = state_types(loop.algorithm)
-    loop.progress.bytes = loop.run.query("SELECT coalesce(sum(bytes), 0) FROM message")[0][0]
-    # Also a first state is read back: what a resumed run would get is what every run gets.
-    return codec.read(kind, loop.run.server_path(last)), loop.run.versions(last)
-
-
-def _begin(loop: Loop) -> None:
-    """Commit the first state; one that other clients trained is worth a test."""
-    began, page = time.monotonic(), Page(0)
-    if loop.config.start is None:
-        state = loop.algorithm.server_init(loop.server(0))
-    else:
-        kind, _ = state_types(loop.algorithm)
-        state = codec.read(kind, loop.run.path / START)
-        if loop.config.population != "training":
-            state = loop.algorithm.welcome(state)
-        _test(loop, page, "evaluate" if loop.config.rounds else "deploy", state, {})
-        page.wall_s = time.monotonic() - began
-    loop.run.commit(page, state)
-
-
-def _train(loop: Loop, page: Page, state: Any, versions: dict[int, int]) -> Any:
-    """Do one round of training; return the server's new state."""
-    server = loop.server(page.round)
-    cohort = draw_cohort(loop.clients, loop.config.cohort, loop.setting.seed, page.round)
-    messages = loop.algorithm.configure(server, state, cohort)
-    tickets = [
-        Ticket("train", info.id, page.round, versions.get(info.id, NEVER))
-        for info in cohort
-        if info.id in messages
-    ]
-    for ticket in tickets:
-        sent = messages[ticket.client].nbytes
-        page.messages.append((page.round, ticket.client, "down", sent))
-        loop.progress.bytes += sent
-    outcomes = _each(loop, loop.algorithm.doing, tickets, messages)
-    results = _results(loop, page, outcomes, messages, versions)
-    first = next(results, None)
-    if first is None:  # nobody answered: nothing to take in
-        return state
-    state = loop.algorithm.aggregate(server, state, itertools.chain([first], results))
-    for _ in results:  # an algorithm need not look at all: they are filed all the same
-        pass
-    for client, metrics in loop.algorithm.observe(server, state).items():
-        page.log(client, Log(metrics))
-    return state
+        record, progress.round = RoundRecord(round), round
+        state = _train(execution, record, state, versions)
+        versions |= {client: made for client, made, _ in record.versions}
+        if round == rounds or round % execution.config.eval_every == 0:
+            step = "deploy" if round == rounds else "evaluate"
+            _test(execution, record, step, state, versions)
+            _inspect(execution, record, state)
+        record.wall_s = time.monotonic() - began
+        execution.run.commit(record, state)
+        progress.seconds += record.wall_s
+        progress.rounds_done += 1
+    if not execution.run.finished():
+        _test_selected(execution)
 
 
 def draw_cohort(
@@ -150,99 +54,116 @@ def draw_cohort(
     return [clients[i] for i in sorted(chosen.tolist())]
 
 
-def _each(
-    loop: Loop, doing: str, tickets: list[Ticket], messages: dict[int, Message]
-) -> Iterator[tuple[Ticket, Done]]:
-    """Have steps done; yield the successful ones in the order of the tickets, as they arrive."""
-    loop.progress.doing, loop.progress.done, loop.progress.total = doing, 0, len(tickets)
-    for ticket in tickets:
-        loop.engine.submit(ticket, messages[ticket.client])
-    awaited, early = set(tickets), dict[Ticket, Done | Failure]()
-    for ticket in tickets:
-        while ticket not in early:
-            arrived = loop.engine.collect()
-            if arrived is None or arrived[0] not in awaited:
-                raise RuntimeError(f"the engine lost client {ticket.client}")
-            early[arrived[0]] = arrived[1]
-            loop.progress.done += 1
-        outcome = early.pop(ticket)
-        if isinstance(outcome, Done):
-            yield ticket, outcome
-        else:
-            _handle_failure(loop, ticket, outcome)
+def _restore(execution: Execution) -> tuple[Any, dict[int, int]]:
+    """Take up the last committed state, or make and commit the first one."""
+    run = execution.run
+    if run.last_round() < 0:
+        _begin(execution)
+    execution.progress.bytes = sum(database.bytes_sent(run.db).values())
+    # Also a first state is read back: what a resumed run would get is what every run gets.
+    return _committed(execution, run.last_round())
 
 
-def _handle_failure(loop: Loop, ticket: Ticket, failure: Failure) -> None:
-    text = (
-        f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
+def _committed(execution: Execution, round: int) -> tuple[Any, dict[int, int]]:
+    """Read the server's state after a round, and of which round each client's private state is."""
+    run = execution.run
+    kind, _ = state_types(execution.algorithm)
+    path, known = run.server_path(round), database.server_state(run.db, round)
+    state = codec.read(kind, path)
+    if known is None or codec.digest(state) != known[1]:
+        raise UserError(f"{path}: is not the state that was committed")
+    return state, {client: made for client, made, _ in database.client_states(run.db, round)}
+
+
+def _begin(execution: Execution) -> None:
+    """Commit the first state; one that other clients trained is worth a test."""
+    began, record, config = time.monotonic(), RoundRecord(0), execution.config
+    if config.start is None:
+        state = execution.algorithm.server_init(execution.server(0))
+    else:
+        kind, _ = state_types(execution.algorithm)
+        state = codec.read(kind, execution.run.path / START)
+        if config.population != "training":
+            state = execution.algorithm.welcome(state)
+        _test(execution, record, "evaluate" if config.rounds else "deploy", state, {})
+        record.wall_s = time.monotonic() - began
+    _inspect(execution, record, state)
+    execution.run.commit(record, state)
+
+
+def _train(execution: Execution, record: RoundRecord, state: Any, versions: dict[int, int]) -> Any:
+    """Do one round of training; return the server's new state."""
+    algorithm, server = execution.algorithm, execution.server(record.round)
+    seed, size = execution.setting.seed, execution.config.cohort
+    cohort = {info.id: info for info in draw_cohort(execution.clients, size, seed, record.round)}
+    messages = algorithm.configure(server, state, list(cohort.values()))
+    tickets = [
+        Ticket("train", client, record.round, versions.get(client, NEVER))
+        for client in cohort
+        if client in messages
+    ]
+    for ticket in tickets:
+        sent = messages[ticket.client].nbytes
+        record.message(ticket.client, "down", sent)
+        execution.progress.bytes += sent
+    results = (  # a reply is let go of as soon as it is merged
+        filed(execution, record, cohort[ticket.client], messages[ticket.client], done)
+        for ticket, done in answers(execution, algorithm.doing, tickets, messages)
     )
-    loop.run.note(ticket.round, ticket.client, "failure", f"{text}\n{failure.details}".rstrip())
-    if loop.config.on_failure == "stop":
-        raise ClientFailedError(text)
-
-
-def _results(
-    loop: Loop,
-    page: Page,
-    outcomes: Iterable[tuple[Ticket, Done]],
-    messages: dict[int, Message],
-    versions: dict[int, int],
-) -> Iterator[Result]:
-    """Turn steps that succeeded into what the server learns, filing them on the way."""
-    clients = {info.id: info for info in loop.clients}
-    for ticket, done in outcomes:
-        info = clients[ticket.client]
-        down, up = messages[info.id].nbytes, done.reply.message.nbytes
-        seconds = done.seconds
-        if loop.config.clock == "modelled":
-            seconds = cost.round_seconds(done.macs, down + up, info.budget)
-        page.log(info.id, done.reply.log)
-        page.messages.append((page.round, info.id, "up", up))
-        page.modelled_s = max(page.modelled_s, seconds)
-        loop.progress.bytes += up
-        if done.stateful:
-            page.versions.append((info.id, page.round))
-            versions[info.id] = page.round
-        yield Result(info, messages[info.id].info, done.reply.message, seconds, page.round - 1)
+    first = next(results, None)
+    if first is None:  # nobody answered: nothing to take in
+        return state
+    state = algorithm.aggregate(server, state, itertools.chain([first], results))
+    for _ in results:  # an algorithm need not look at all: they are filed all the same
+        pass
+    for client, metrics in algorithm.observe(server, state).items():
+        record.log(client, Log(metrics))
+    return state
 
 
 def _test(
-    loop: Loop,
-    page: Page,
+    execution: Execution,
+    record: RoundRecord,
     step: Literal["evaluate", "deploy"],
     state: Any,
     versions: dict[int, int],
 ) -> None:
     """Test what every client would deploy after this round, also of those never sampled."""
-    server = loop.server(page.round)
-    models: dict[str, None] = {}
-    doing = "testing" if page.round == loop.progress.round else f"testing round {page.round}"
-    for start in range(0, len(loop.clients), TESTED_AT_ONCE):
-        some = loop.clients[start : start + TESTED_AT_ONCE]
-        messages = {info.id: loop.algorithm.serve(server, state, info) for info in some}
-        tickets = [Ticket(step, i.id, page.round, versions.get(i.id, NEVER)) for i in some]
-        for ticket, done in _each(loop, doing, tickets, messages):
-            page.log(ticket.client, done.reply.log)
-            models |= dict.fromkeys(m.name.split("/")[0] for m in done.reply.log.metrics)
-    page.event(None, "models", json.dumps(list(models)))
-    val, test = (page.values(split, "untuned/accuracy") for split in ("val", "test"))
+    clients, progress, round = execution.clients, execution.progress, record.round
+    server, models = execution.server(round), dict[str, None]()
+    doing = "testing" if round == progress.round else f"testing round {round}"
+    for start in range(0, len(clients), TESTED_AT_ONCE):
+        some = clients[start : start + TESTED_AT_ONCE]
+        messages = {info.id: execution.algorithm.serve(server, state, info) for info in some}
+        tickets = [Ticket(step, i.id, round, versions.get(i.id, NEVER)) for i in some]
+        for ticket, done in answers(execution, doing, tickets, messages):
+            record.log(ticket.client, done.reply.log)
+            models |= dict.fromkeys(metric.model for metric in done.reply.log.metrics)
+    record.event(None, "models", json.dumps(list(models)))
+    val, test = record.accuracies("val"), record.accuracies("test")
     if not test:
-        raise ClientFailedError(f"no client could be tested in round {page.round}")
-    if len(val) == len(loop.clients):  # means over different clients cannot be compared
-        page.val = sum(val) / len(val)
-    loop.progress.mean, loop.progress.worst = float(np.mean(test)), worst_tenth(np.array(test))
+        raise ClientFailedError(f"no client could be tested in round {round}")
+    if len(val) == len(clients):  # means over different clients cannot be compared
+        record.val = sum(val) / len(val)
+    progress.mean, progress.worst = float(np.mean(test)), worst_tenth(np.array(test))
 
 
-def _test_selected(loop: Loop) -> None:
+def _inspect(execution: Execution, record: RoundRecord, state: Any) -> None:
+    """File what the server knows of the search: `show` and the report read no states.
+
+    It takes time for every client, as tests do, so it is done when these are.
+    """
+    if execution.algorithm.searches:
+        record.search = execution.algorithm.inspect(execution.setting.space, state)
+
+
+def _test_selected(execution: Execution) -> None:
     """Test all models of the round that validation chose, if it is not the last one."""
-    began = time.monotonic()
-    best = loop.run.best_round()
-    best = loop.config.rounds if best is None else best
-    page = Page(best)
-    if best != loop.config.rounds:
-        kind, _ = state_types(loop.algorithm)
-        state = codec.read(kind, loop.run.server_path(best))
-        _test(loop, page, "deploy", state, loop.run.versions(best))
-    page.event(None, "finished", f"validation chose round {best}")
-    page.wall_s = time.monotonic() - began
-    loop.run.append(page)
+    began, last = time.monotonic(), execution.config.rounds
+    best = database.best_round(execution.run.db)
+    record = RoundRecord(last if best is None else best)
+    if record.round != last:
+        _test(execution, record, "deploy", *_committed(execution, record.round))
+    record.event(None, "finished", f"validation chose round {record.round}")
+    record.wall_s = time.monotonic() - began
+    execution.run.append(record)

@@ -98,6 +98,19 @@ def training_memory(
     return copies * FLOAT * parameters(space, arch, task) + activations
 
 
+def prices(
+    space: SearchSpace, arch: Arch, task: Task, batch: int | None = None, optimizer: str = "sgd"
+) -> dict[str, float]:
+    """Return what an architecture costs, by the names used everywhere; memory for a batch."""
+    found = {
+        "parameters": float(parameters(space, arch, task)),
+        "macs": float(forward_macs(space, arch, task)),
+    }
+    if batch is not None:
+        found["memory_mb"] = training_memory(space, arch, task, batch, optimizer) / MIB
+    return found
+
+
 def round_seconds(macs: float, nbytes: int, budget: Budget) -> float:
     """Model a client's round: compute at its speed, then both directions over its line."""
     return macs / budget.speed + nbytes * 8 / (budget.mbps * 1e6)

@@ -1,7 +1,6 @@
 """What the tables and the pictures of a report are both made of."""
 
 import itertools
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.runs.folder import Run
+from fedtailor.runs.folder import Run, asked
 from fedtailor.runs.summary import evaluated_round, headline, spread
 
 BASELINE = "local"  # the algorithm of clients that train alone
@@ -37,14 +36,9 @@ def short(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def asked(run: Run) -> dict[str, Any]:
-    """Return the run's config as the table it is: checking it again would take long."""
-    return tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
-
-
 def algorithm(run: Run) -> str:
     """Return the name of a run's algorithm."""
-    return asked(run)["algorithm"]["name"]
+    return asked(run, "algorithm", "name")
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
@@ -106,19 +100,19 @@ def clients_in_order(runs: Sequence[Run]) -> list[int]:
 
 
 def label_counts(run: Run) -> Labels | None:
-    """Return how many images of each class each client has, if the folder says so."""
-    dealt = _dealt(run)
-    if "counts" not in dealt or "classes" not in dealt:
+    """Return how many images of each class each client has, if that is known here."""
+    partition = _partition(run)
+    if not partition:
         return None
-    return Labels(dealt["counts"], tuple(str(name) for name in dealt["classes"]))
+    return Labels(partition["counts"], tuple(str(name) for name in partition["classes"]))
 
 
 def same_clients(runs: Sequence[Run]) -> bool:
     """Tell whether the runs dealt the same images to the same clients, as far as is known."""
-    dealt = [_dealt(run) for run in runs]
+    known = [partition for run in runs if (partition := _partition(run))]
     return all(
-        key not in first or key not in other or np.array_equal(first[key], other[key])
-        for first, other in itertools.pairwise(dealt)
+        np.array_equal(first[key], other[key])
+        for first, other in itertools.pairwise(known)
         for key in ("rows", "bounds", "counts")
     )
 
@@ -127,5 +121,6 @@ def _minus(values: dict[int, float], base: dict[int, float]) -> dict[int, float]
     return {client: value - base[client] for client, value in values.items() if client in base}
 
 
-def _dealt(run: Run) -> dict[str, Any]:
+def _partition(run: Run) -> dict[str, NDArray[Any]]:
+    """Return which images are whose; nothing of a run whose clients keep their data."""
     return run.partition() if (run.path / "partition.npz").is_file() else {}

@@ -9,8 +9,8 @@ from scipy.special import rel_entr
 from scipy.stats import rankdata
 
 from fedtailor.report.facts import label_counts
+from fedtailor.runs import database
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import searched
 
 Floats = NDArray[np.float64]
 FEWEST = 4  # clients: fewer can hardly be exchanged
@@ -32,7 +32,7 @@ class Likeness:
 
 def likeness(run: Run, distance: Distance | None = None) -> Likeness | None:
     """Compare the clients that have a policy of their own; None if they are too few."""
-    counts, found = label_counts(run), searched(run).get("clients", {})
+    counts, found = label_counts(run), database.search(run.db).get("clients", {})
     clients = [int(client) for client in found][:MOST]
     if counts is None or len(clients) < FEWEST or max(clients) >= len(counts.counts):
         return None

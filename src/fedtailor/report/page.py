@@ -6,8 +6,10 @@ from typing import Any
 
 from fedtailor.core.errors import UserError
 from fedtailor.report.facts import same_clients, short, titles
-from fedtailor.report.tables import Summary, client_table, percent, run_table
-from fedtailor.runs.folder import Run
+from fedtailor.report.tables import Summary, client_table, run_table
+from fedtailor.report.wording import percent
+from fedtailor.runs import database
+from fedtailor.runs.folder import CONFIG, Run
 from fedtailor.runs.summary import summarise
 from fedtailor.runs.time_to_accuracy import reached
 
@@ -102,8 +104,8 @@ def _answer(summaries: list[Summary], names: list[str]) -> str:
     if len(summaries) == 1:
         found, name = there[0]
         return (
-            f"{name}: {percent(found['mean']).text} test accuracy on average over "
-            f"{len(found['per_client'])} clients, {percent(found['worst10']).text} over the worst "
+            f"{name}: {percent(found['mean'])} test accuracy on average over "
+            f"{len(found['per_client'])} clients, {percent(found['worst10'])} over the worst "
             "tenth of them."
         )
     return (
@@ -117,15 +119,14 @@ def _best(there: list[tuple[Any, str]], key: str) -> str:
     top = max(accuracy[key] for accuracy, _ in there)
     names = [name for accuracy, name in there if accuracy[key] == top]
     who = "all alike" if 1 < len(names) == len(there) else " and ".join(names)
-    return f"{who}, {percent(top).text}"
+    return f"{who}, {percent(top)}"
 
 
 def _notes(runs: list[Run], summaries: list[Summary], names: list[str]) -> list[str]:
     """Say what a reader must know before comparing numbers."""
     notes = []
     for run, summary, name in zip(runs, summaries, names, strict=True):
-        warnings = run.query("SELECT DISTINCT text FROM event WHERE kind = 'warning' ORDER BY at")
-        notes += [f"{name}: {text}." for (text,) in warnings]
+        notes += [f"{name}: {text}." for text in database.warnings(run.db)]
         if not summary["finished"]:
             at = summary["evaluated_round"]
             what = "no evaluation yet" if at is None else f"the accuracies are those of round {at}"
@@ -143,19 +144,15 @@ def _notes(runs: list[Run], summaries: list[Summary], names: list[str]) -> list[
 
 def _details(run: Run, summary: Summary, name: str) -> dict[str, Any]:
     """Return what comes last: the config, what happened, and the digest."""
-    events = run.query(
-        "SELECT kind, round, text FROM event WHERE kind != 'models' ORDER BY at, round LIMIT ?",
-        MAX_EVENTS,
-    )
-    count = run.query("SELECT count(*) FROM event WHERE kind != 'models'")[0][0]
+    events = database.events(run.db)
     return {
         "name": name,
         "path": summary["run"],
         "data": summary["data"],
         "digest": summary["digest"],
-        "config": (run.path / "config.toml").read_text(encoding="utf-8"),
-        "events": [_event(*event) for event in events],
-        "more_events": count - len(events),
+        "config": (run.path / CONFIG).read_text(encoding="utf-8"),
+        "events": [_event(*event) for event in events[:MAX_EVENTS]],
+        "more_events": max(0, len(events) - MAX_EVENTS),
     }
 
 

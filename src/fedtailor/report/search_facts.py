@@ -1,6 +1,5 @@
 """The numbers behind the pictures of a search; scripts may use them, too."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,13 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.core.space import Task
-from fedtailor.runs.config import budgets_of
+from fedtailor.runs import database
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import searched
 from fedtailor.runs.summary import evaluated_round
-from fedtailor.search.genes import offsets
-from fedtailor.search.policy import acting
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +29,7 @@ class Deployed:
     """The networks that clients would use after the last tested round."""
 
     genes: dict[int, tuple[int, ...]]  # by client
+    idle: dict[int, tuple[int, ...]]  # places of genes that make no difference
     costs: dict[int, dict[str, float]]
 
 
@@ -59,25 +55,21 @@ class Memory:
 
 def searches(runs: Sequence[Run]) -> list[Search]:
     """Return the runs that search."""
-    found = [Search(place, run, searched(run)) for place, run in enumerate(runs)]
+    found = [Search(place, run, database.search(run.db)) for place, run in enumerate(runs)]
     return [one for one in found if one.found.get("choices")]
 
 
 def deployed(run: Run) -> Deployed | None:
     """Return the networks of the last tested round, if the run's space has a choice of them."""
     last = evaluated_round(run)
-    rows = [row[1:] for row in _architectures(run, "deployed") if row[0] == last]
+    rows = [row for row in database.architectures(run.db, "deployed") if row.round == last]
     if not rows:
         return None
-    genes = {client: tuple(json.loads(arch)) for client, arch, _ in rows}
-    return Deployed(genes, {client: json.loads(prices) for client, _, prices in rows})
-
-
-def matters(run: Run, archs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Say for every gene of architectures (rows) whether another option made another network."""
-    space = run.config.space
-    first = list(offsets(space)[:-1])
-    return np.stack([acting(space, tuple(arch))[first].numpy() for arch in archs.tolist()])
+    return Deployed(
+        {row.client: row.genes for row in rows},
+        {row.client: row.idle for row in rows},
+        {row.client: row.cost for row in rows},
+    )
 
 
 def over_rounds(run: Run, name: str) -> Band:
@@ -85,11 +77,7 @@ def over_rounds(run: Run, name: str) -> Band:
 
     Every client seen so far counts with its latest value: single rounds are noise.
     """
-    rows = run.query(
-        "SELECT round, client, value FROM metric WHERE split = 'server' AND name = ?"
-        " ORDER BY round",
-        name,
-    )
+    rows = database.over_rounds(run.db, "server", "", name)
     latest: dict[int, float] = {}
     found = Band([], [], [], [])
     for round, some in groupby(rows, key=lambda row: row[0]):
@@ -104,30 +92,18 @@ def over_rounds(run: Run, name: str) -> Band:
 
 def memory(run: Run) -> list[Memory]:
     """Return the clients with a memory budget, the smallest first (the paper's Fig. 4)."""
-    there = deployed(run)
-    if there is None or run.config.budget.memory_mb is None:
+    there, devices = deployed(run), database.devices(run.db)
+    if there is None:
         return []
     drawn: dict[int, list[bool]] = {}
-    for _, client, _, prices in _architectures(run, "trained"):
-        drawn.setdefault(client, []).append(json.loads(prices).get("memory", 0.0) > 1)
-    dealt = run.partition()
-    task = Task(tuple(dealt["shape"].tolist()), len(dealt["classes"]))
-    budgets = budgets_of(run.config, max(there.genes) + 1, task)
+    for row in database.architectures(run.db, "trained"):
+        drawn.setdefault(row.client, []).append(row.cost.get("memory", 0.0) > 1)
     found = [
         Memory(client, budget, prices["memory_mb"], tuple(drawn.get(client, ())))
         for client, prices in there.costs.items()
-        if (budget := budgets[client].memory_mb) is not None
+        if (budget := devices[client].memory_mb) is not None
     ]
     return sorted(found, key=lambda one: (one.budget, one.client))
-
-
-def _architectures(run: Run, role: str) -> list[tuple[int, int, str, str]]:
-    """Return round, client, genes and costs; folders of before there were roles have none."""
-    columns = {name for (name,) in run.query("SELECT name FROM pragma_table_info('architecture')")}
-    if "role" not in columns:
-        return []
-    sql = "SELECT round, client, arch, cost FROM architecture WHERE role = ? ORDER BY round, client"
-    return run.query(sql, role)
 
 
 def mean_entropies(found: dict[str, Any]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from fedtailor.report.facts import (
     short,
     titles,
 )
+from fedtailor.report.wording import duration, percent
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import evaluated_round, headline
 
@@ -65,20 +66,6 @@ def client_table(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {"columns": list(columns), "rows": rows}
 
 
-def percent(value: float) -> Cell:
-    """Write a share."""
-    return Cell(f"{100 * value:.1f} %", value)
-
-
-def duration(seconds: float) -> str:
-    """Write a time with two of its units at most."""
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
-
-
 def _mark_best(cells: list[Cell], best: Callable[[set[float]], float] = max) -> list[Cell]:
     values = {cell.value for cell in cells if cell.value is not None}
     if len(values) < 2:
@@ -104,7 +91,11 @@ def _each_run(runs: Sequence[Run]) -> dict[str, ByClient]:
 
 
 def _percents(values: dict[int, float]) -> ByClient:
-    return {client: percent(value) for client, value in values.items()}
+    return {client: _share(value) for client, value in values.items()}
+
+
+def _share(value: float) -> Cell:
+    return Cell(percent(value), value)
 
 
 def _points(value: float) -> Cell:
@@ -116,7 +107,7 @@ def _accuracy(summary: Summary) -> Cell:
     found = summary["test_accuracy"]
     if not found:
         return NOTHING
-    return replace(percent(found["mean"]), small=f"± {100 * found['std']:.1f}")
+    return replace(_share(found["mean"]), small=f"± {100 * found['std']:.1f}")
 
 
 def _trained(summary: Summary) -> Cell:
@@ -125,7 +116,7 @@ def _trained(summary: Summary) -> Cell:
         return NOTHING
     there, missing = len(found["per_client"]), found["of"] - len(found["per_client"])
     more = f", {there} of {found['of']} clients" if missing else ""
-    return replace(percent(found["mean"]), small=f"± {100 * found['std']:.1f}{more}")
+    return replace(_share(found["mean"]), small=f"± {100 * found['std']:.1f}{more}")
 
 
 def _reached(model: str) -> Column:
@@ -145,7 +136,7 @@ def _selected(summary: Summary) -> Cell:
     found = summary["val_selected"]
     if not found:
         return NOTHING
-    return replace(percent(found["mean"]), small=f"round {found['round']}")
+    return replace(_share(found["mean"]), small=f"round {found['round']}")
 
 
 def _at(*keys: str) -> Column:
@@ -155,7 +146,7 @@ def _at(*keys: str) -> Column:
         found: Any = summary
         for key in keys:
             found = (found or {}).get(key)
-        return NOTHING if found is None else percent(found)
+        return NOTHING if found is None else _share(found)
 
     return cell
 
@@ -196,7 +187,7 @@ def _columns(summaries: Sequence[Summary]) -> list[tuple[str, Column]]:
     trained = any(summary["trained"] for summary in summaries)
     found = [column for column in COLUMNS if trained or column[0] != "trained"]
     if "reach" in summaries[0]:
-        goal = f"time to {percent(summaries[0]['reach']['accuracy']).text}".replace(" %", "\xa0%")
+        goal = f"time to {percent(summaries[0]['reach']['accuracy'])}".replace(" %", "\xa0%")
         times = [(goal, _reached("untuned")), (f"{goal}, trained", _reached("trained"))]
         at = [name for name, _ in found].index("val-selected")
         found[at:at] = times if trained else times[:1]

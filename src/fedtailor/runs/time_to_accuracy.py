@@ -4,8 +4,9 @@ import itertools
 from typing import Any, Literal
 
 from fedtailor.core.errors import UserError
+from fedtailor.runs import database
 from fedtailor.runs.folder import Run
-from fedtailor.runs.summary import curve, evaluated_round, spread, tested_clients
+from fedtailor.runs.summary import curve, evaluated_round, spread
 
 ROUNDING = 1e-9  # a mean of equal numbers may be a little less
 SEEN = 0.5  # of the clients, before a mean over those that were drawn says something of all
@@ -28,25 +29,22 @@ def time_to(
     """
     points = curve(run) if model == "untuned" else trained_curve(run)
     if model == "trained":
-        enough = SEEN * tested_clients(run)
+        enough = SEEN * database.tested_clients(run.db)
         points = [point for point in points if point["clients"] >= enough]
     for point in points:
         if point["mean"] >= accuracy - ROUNDING:
             round = int(point["round"])
-            sent, seconds = spent(run)[round]
+            sent, seconds = database.spent_until(run.db)[round]
             return {"round": round, "modelled_s": seconds, "bytes": int(sent)}
     return None
 
 
 def trained_curve(run: Run) -> list[dict[str, float]]:
-    """Return after each round the mean of the clients' latest `trained/accuracy` on test data.
+    """Return after each round the mean of the clients' latest trained accuracies on test data.
 
     Only clients drawn so far are in it; `clients` says how many.
     """
-    rows = run.query(
-        "SELECT round, client, value FROM metric WHERE split = 'test' AND name = 'trained/accuracy'"
-        " ORDER BY round, client"
-    )
+    rows = database.over_rounds(run.db, "test", "trained", "accuracy")
     latest: dict[int, float] = {}
     found = []
     for round, some in itertools.groupby(rows, key=lambda row: row[0]):
@@ -54,16 +52,6 @@ def trained_curve(run: Run) -> list[dict[str, float]]:
         mean = sum(latest.values()) / len(latest)
         found.append({"round": round, "mean": mean, "clients": len(latest)})
     return found
-
-
-def spent(run: Run) -> dict[int, tuple[float, float]]:
-    """Return the bytes sent, both ways, and the clock's seconds up to each round."""
-    rows = run.query(
-        "SELECT round, sum(coalesce(sent, 0)) OVER (ORDER BY round),"
-        " sum(modelled_s) OVER (ORDER BY round) FROM state LEFT JOIN"
-        " (SELECT round, sum(bytes) AS sent FROM message GROUP BY round) USING (round)"
-    )
-    return {round: (sent, seconds) for round, sent, seconds in rows}
 
 
 def reached(run: Run, accuracy: float) -> dict[str, Any]:

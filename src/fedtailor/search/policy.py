@@ -128,6 +128,12 @@ def acting(space: SearchSpace, drawn: Arch) -> Tensor:
     return torch.tensor(found, dtype=torch.bool).repeat_interleave(torch.tensor(counts).long())
 
 
+def idle_genes(space: SearchSpace, arch: Arch) -> tuple[int, ...]:
+    """Return the places of the genes that make no difference, such as those of absent layers."""
+    first = acting(space, arch)[list(offsets(space)[:-1])].tolist()
+    return tuple(place for place, matters in enumerate(first) if not matters)
+
+
 def reinforce(
     space: SearchSpace,
     alphas: Tensor,

@@ -9,11 +9,12 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from fedtailor.data.federation import load_federation
+from fedtailor.experiment.prepare import prepare
 from fedtailor.report import facts
 from fedtailor.report.drawing import COLOURS, LOSER
 from fedtailor.report.pictures import any_run
 from fedtailor.report.svg import to_svg
-from fedtailor.runs.config import make_config
+from fedtailor.runs.config import make_config, read_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import curve, summarise
@@ -48,10 +49,11 @@ def test_steps_over_clients(fedavg: Run, local: Run):
 
 def test_gains_are_sorted_and_losers_stand_out(changed: Path):
     loser = facts.clients_in_order([Run(changed)])[0]
-    edit(changed, "UPDATE metric SET value = 0.5 WHERE name = 'untuned/accuracy' AND round = 4")
-    sql = "UPDATE metric SET value = ? WHERE name = 'tuned/accuracy' AND round = 4 AND client = ?"
+    accuracy = "UPDATE metric SET value = ? WHERE name = 'accuracy' AND round = 4 AND"
+    edit(changed, f"{accuracy} model = 'untuned'", 0.5)
     for client in range(CLIENTS):
-        edit(changed, sql, 0.25 if client == loser else 0.6 + 0.05 * client, client)
+        value = 0.25 if client == loser else 0.6 + 0.05 * client
+        edit(changed, f"{accuracy} model = 'tuned' AND client = ?", value, client)
     figure = any_run.gain_per_client([Run(changed)])
     assert figure
     axes: Any = figure.axes[0]
@@ -72,7 +74,7 @@ def test_gains_over_training_alone(fedavg: Run, local: Run):
 
 
 def test_label_bubbles(fedavg: Run):
-    counts = load_federation(fedavg.config.data).label_counts()
+    counts = load_federation(read_config(fedavg.path / "config.toml").data).label_counts()
     figure = any_run.label_distribution([fedavg])
     assert figure
     sizes: Any = figure.axes[0]
@@ -86,7 +88,8 @@ def test_label_bubbles(fedavg: Run):
 
 def test_many_clients_are_a_heat_map(tmp_path: Path):
     config = make_config(table("fedavg", data={"clients": 70, "partition": "iid"}))
-    many = create_run(tmp_path / "many", config, load_federation(config.data))
+    prepared = prepare(config, load_federation(config.data))
+    many = create_run(tmp_path / "many", config, prepared.clients, prepared.federation)
     figure = any_run.label_distribution([many])
     assert figure
     sizes, heat = figure.axes
@@ -95,9 +98,8 @@ def test_many_clients_are_a_heat_map(tmp_path: Path):
     assert heat.get_xlabel() == "the 70 clients, by number"
 
 
-def test_no_counts_no_label_picture(changed: Path, tmp_path: Path):
-    with np.load(changed / "partition.npz") as file:
-        np.savez_compressed(changed / "partition.npz", rows=file["rows"], bounds=file["bounds"])
+def test_no_partition_no_label_picture(changed: Path, tmp_path: Path):
+    (changed / "partition.npz").unlink()
     assert any_run.label_distribution([Run(changed)]) is None
     assert "Every client" in report(tmp_path, Run(changed))
 

@@ -11,9 +11,9 @@ from fedtailor.report import facts, search_facts
 from fedtailor.report.drawing import COLOURS, LOSER
 from fedtailor.report.pictures import points, searches
 from fedtailor.report.search_facts import mean_entropies
+from fedtailor.runs import database
 from fedtailor.runs.folder import Run
-from fedtailor.runs.search_state import searched
-from tests.helpers.sample_runs import edit, made_up, report
+from tests.helpers.sample_runs import made_up, report
 
 BUDGET = {"memory_mb": {"uniform": [1.0, 8.0]}}
 
@@ -42,7 +42,9 @@ def test_map_of_architectures(made: Run):
     assert np.allclose(narrow, to_rgba(COLOURS[0])), "the smallest option"
     assert cells.get_yticklabels()[0].get_text() == "mb1 width"
     bars: Any = undecided.patches
-    assert [bar.get_width() for bar in bars] == list(mean_entropies(searched(made)).values())
+    assert [bar.get_width() for bar in bars] == list(
+        mean_entropies(database.search(made.db)).values()
+    )
 
 
 @pytest.mark.parametrize(("space", "choices"), [("mobilenetv3", 45), ("nasvit", 23), ("darts", 28)])
@@ -128,10 +130,3 @@ def test_the_page_has_them_all(made: Run, fedavg: Run, tmp_path: Path):
     for title in ("Who got which network?", "Has the search decided?", "fit the devices?",
                   "like networks?", "What do small networks cost?"):  # fmt: skip
         assert title in page
-
-
-def test_a_folder_of_before_there_were_roles(changed: Path, made: Run):
-    edit(changed, "DROP TABLE architecture")
-    edit(changed, "CREATE TABLE architecture(round INTEGER, client INTEGER, arch TEXT, score REAL)")
-    assert search_facts.deployed(Run(changed)) is None
-    assert points.accuracy_by_size([Run(changed), made])

@@ -27,16 +27,15 @@ from fedtailor.report.facts import (
     Gain,
     Labels,
     accuracies,
-    asked,
     clients_in_order,
     gains,
     label_counts,
     same_clients,
 )
 from fedtailor.report.svg import MUTED, styled
-from fedtailor.runs.folder import Run
+from fedtailor.runs import database
+from fedtailor.runs.folder import Run, asked
 from fedtailor.runs.summary import curve
-from fedtailor.runs.time_to_accuracy import spent
 
 MAX_BUBBLES = MAX_BARS, 30  # clients, classes
 
@@ -44,7 +43,7 @@ MAX_BUBBLES = MAX_BARS, 30  # clients, classes
 @styled
 def accuracy_over_rounds(runs: Sequence[Run]) -> Figure | None:
     """Draw untuned test accuracy against rounds, bytes and time."""
-    curves, costs = [curve(run) for run in runs], [spent(run) for run in runs]
+    curves, costs = [curve(run) for run in runs], [database.spent_until(run.db) for run in runs]
     if not any(curves):
         return None
     figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
@@ -120,7 +119,7 @@ def label_distribution(runs: Sequence[Run]) -> Figure | None:
     sizes, axes = figure.subplots(2, sharex=True, height_ratios=(0.8, height))
     bars(sizes, counts.sum(axis=1), MUTED)
     sizes.set_ylabel("images")
-    new = asked(runs[0])["data"]["new_clients"]
+    new = asked(runs[0], "data", "new_clients")
     title = f"{clients:,} clients{f' ({new} new)' if new else ''}, {classes} classes, "
     title += f"{counts.sum():,} images"
     if clients <= MAX_BUBBLES[0] and classes <= MAX_BUBBLES[1]:
@@ -166,7 +165,7 @@ def _outcome(gain: Gain) -> str:
 
 
 def _clock(runs: Sequence[Run]) -> str:
-    clocks = {asked(run)["clock"] for run in runs}
+    clocks = {asked(run, "clock") for run in runs}
     return clocks.pop() if len(clocks) == 1 else "round"
 
 

@@ -8,7 +8,6 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from fedtailor.report.drawing import (
     COLOURS,
@@ -25,10 +24,10 @@ from fedtailor.report.drawing import (
 )
 from fedtailor.report.facts import clients_in_order
 from fedtailor.report.search_facts import (
+    Deployed,
     Memory,
     Search,
     deployed,
-    matters,
     mean_entropies,
     memory,
     over_rounds,
@@ -49,9 +48,8 @@ def architecture_map(runs: Sequence[Run]) -> Figure | None:
         there = deployed(search.run)
         if there is not None:
             order = [client for client in clients_in_order(runs) if client in there.genes]
-            genes = np.array([there.genes[client] for client in order]).T
             title = looks(runs)[search.place].title if len(runs) > 1 else ""
-            return _map(search, genes, order, title)
+            return _map(search, there, order, title)
     return None
 
 
@@ -89,15 +87,18 @@ def memory_budgets(runs: Sequence[Run]) -> Figure | None:
     return None
 
 
-def _map(search: Search, genes: NDArray[np.int64], order: list[int], title: str) -> Figure:
+def _map(search: Search, there: Deployed, order: list[int], title: str) -> Figure:
     choices = search.found["choices"]
+    genes = np.array([there.genes[client] for client in order]).T
     height = 0.6 + max(0.17 * len(choices), 1.6)
     figure = Figure(figsize=(WIDTH, height + 0.6), layout="constrained")
     cells, undecided = figure.subplots(1, 2, sharey=True, width_ratios=(6, 1))
     colours, keys = _option_colours(choices)
     image = np.zeros((*genes.shape, 4))  # clear where a choice makes no difference
     image[..., :3] = [[colours[row][gene] for gene in line] for row, line in enumerate(genes)]
-    image[..., 3] = matters(search.run, genes.T).T
+    image[..., 3] = 1
+    for column, client in enumerate(order):
+        image[list(there.idle[client]), column, 3] = 0
     cells.imshow(image, aspect="auto", interpolation="none")
     cells.grid(visible=False)
     size = 8.5 if len(choices) <= 30 else 7

@@ -1,0 +1,171 @@
+"""The verbs that work: demo, plan, run, resume and onboard."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fedtailor.cli.common import AsJson, fail, print_json, warn
+from fedtailor.cli.look_verbs import show_run
+
+if TYPE_CHECKING:
+    from fedtailor.experiment.progress import RunProgress
+    from fedtailor.runs.config import Config
+    from fedtailor.runs.folder import Run
+
+Out = Annotated[Path | None, Parameter(help="The run folder; by default a new one below runs/.")]
+
+
+def demo(out: Out = None) -> None:
+    """Compare three methods on handwritten digits, in under a minute.
+
+    Eight clients with uneven classes train alone (local), together (FedAvg) and both (Ditto).
+    """
+    print(
+        "Eight clients, uneven classes: each alone, all together, and both. Starting ...",
+        flush=True,
+    )
+    from fedtailor.cli import demo
+
+    demo.show(out)
+
+
+def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
+    """Say what a run would cost, without training: clients, parameters, bytes, memory, time.
+
+    Args:
+        file: the config.
+        overrides: key=value, such as data.alpha=0.1.
+        as_json: print JSON for scripts.
+    """
+    config = _config(file, overrides)
+    from fedtailor.cli import terminal
+    from fedtailor.experiment import planning
+
+    found = planning.plan(config)
+    if as_json:
+        print_json(found)
+    else:
+        print("\n".join(terminal.plan_lines(found)))
+
+
+def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False) -> None:
+    """Run an experiment. Ctrl-C is safe: `fedtailor resume` goes on to the same result.
+
+    Args:
+        file: the config; `fedtailor cp quickstart my.toml` makes one.
+        overrides: key=value, such as algorithm.lr=0.1 or data.name=cifar10.
+        out: the run folder; by default a new one below runs/.
+        as_json: print what `show --json` prints at the end.
+    """
+    config = _config(file, overrides)
+    from fedtailor.experiment import lifecycle
+    from fedtailor.runs.create import default_path
+
+    path = out or default_path(config)
+    for text in config.algorithm.warnings():
+        warn(text)
+    with _followed(path) as progress:
+        found = lifecycle.run(config, path, progress)
+    _finish(found, as_json)
+
+
+def resume(path: Path, /, *, as_json: AsJson = False) -> None:
+    """Go on with a run that was stopped or killed; the result is that of a run never stopped.
+
+    Args:
+        path: the run folder.
+        as_json: print what `show --json` prints at the end.
+    """
+    from fedtailor.experiment import lifecycle
+
+    with _followed(path) as progress:
+        found = lifecycle.resume(path, progress)
+    _finish(found, as_json)
+
+
+def onboard(
+    path: Path,
+    /,
+    *overrides: str,
+    data: str | None = None,
+    rounds: int | None = None,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find networks for clients that never took part in a run.
+
+    These are the clients that `data.new_clients` kept out of it, or those of other data. All
+    weights stand still. A method that can search so (perfedrlnas) lets every new client test
+    subnets, of which only accuracies leave it, and its policy learns; for the others new clients
+    get what the method has for a client it does not know. They are tested before the first round,
+    on the way and at the end, where each tunes its network for itself.
+
+    This makes a run of its own: `resume`, `show` (its `curve` in JSON) and `report` work on it.
+    RUN is only read, and need not be finished. For example:
+
+    fedtailor onboard runs/a --rounds 20
+
+    fedtailor onboard runs/a --data other.npz data.clients=5
+
+    Args:
+        path: the run folder (RUN).
+        overrides: key=value, such as eval_every=1, cohort=10 or data.name=cinic10.
+        data: other data: a folder, .npz file or my_data.py:function, as data.path. Its images
+            must have the run's shape and classes; what else [data] says stays the run's.
+        rounds: rounds of search; by default 20, or none where the method cannot search.
+        out: the new run folder; by default RUN/onboard, then RUN/onboard-2 and so on.
+        as_json: print what `show --json` prints at the end.
+    """
+    from fedtailor.core.validation import parse_override
+    from fedtailor.experiment import onboarding
+    from fedtailor.runs import database
+
+    changes = dict(parse_override(text) for text in overrides)
+    changes |= {} if data is None else {"data.path": data}
+    changes |= {} if rounds is None else {"rounds": rounds}
+    target = out or onboarding.default_path(path)
+    with _followed(target) as progress:
+        found = onboarding.onboard(path, target, progress, **changes)
+    _finish(found, as_json)
+    for text in database.warnings(found.db):
+        warn(text)
+
+
+@contextmanager
+def _followed(path: Path) -> Iterator["RunProgress"]:
+    """Show how far a run is while the body does it; say how to go on if it ends early."""
+    from fedtailor.cli import terminal
+    from fedtailor.experiment.progress import RunProgress
+    from fedtailor.experiment.steps import ClientFailedError
+
+    progress = RunProgress()
+    again = f"fedtailor resume {path}"
+    try:
+        with terminal.follow(progress, path.name):
+            yield progress
+    except KeyboardInterrupt:
+        if (path / "run.db").exists():
+            fail(
+                f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130
+            )
+        fail("stopped before the first round; nothing was written that counts", 130)
+    except ClientFailedError as error:
+        fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
+
+
+def _finish(found: "Run", as_json: bool) -> None:
+    """Write the report of a run, and print what it found."""
+    from fedtailor.report.page import write_report
+
+    write_report([found], found.path / "report.html", found.path / "figures")
+    show_run(found, as_json)
+
+
+def _config(file: Path, overrides: tuple[str, ...]) -> "Config":
+    from fedtailor.core.validation import parse_override
+    from fedtailor.runs.config import read_config
+
+    return read_config(file, dict(parse_override(text) for text in overrides))

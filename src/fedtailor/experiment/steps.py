@@ -1,0 +1,97 @@
+"""Having clients do steps: asked for all at once, taken in one after another, filed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fedtailor.algorithms._base import Algorithm
+from fedtailor.core.types import ClientInfo, Failure, Message, Result, Server, Setting
+from fedtailor.engines._base import Done, Engine, Ticket
+from fedtailor.experiment.progress import RunProgress
+from fedtailor.networks import cost
+from fedtailor.runs.config import Config
+from fedtailor.runs.folder import Run
+from fedtailor.runs.record import RoundRecord
+
+
+class ClientFailedError(Exception):
+    """A client failed and the config says to stop."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A run that is being executed: what is asked, who takes part, where they are, what is kept."""
+
+    config: Config
+    setting: Setting
+    clients: tuple[ClientInfo, ...]  # that take part
+    engine: Engine
+    run: Run
+    progress: RunProgress
+
+    @property
+    def algorithm(self) -> Algorithm[Any, Any]:
+        """The algorithm."""
+        return self.config.algorithm
+
+    def server(self, round: int) -> Server:
+        """Return what the server's side may look at in a round."""
+        return Server(self.setting, round, self.clients)
+
+
+def answers(
+    execution: Execution, doing: str, tickets: list[Ticket], messages: dict[int, Message]
+) -> Iterator[tuple[Ticket, Done]]:
+    """Have steps done; yield those that succeeded in the order of the tickets, as they arrive."""
+    progress = execution.progress
+    progress.doing, progress.done, progress.total = doing, 0, len(tickets)
+    for ticket in tickets:
+        execution.engine.submit(ticket, messages[ticket.client])
+    for ticket, outcome in _in_order(execution.engine, tickets, progress):
+        # The one place where a reply arrives, before anything is filed or merged.
+        if isinstance(outcome, Failure):
+            _note_failure(execution, ticket, outcome)
+        else:
+            yield ticket, outcome
+
+
+def filed(
+    execution: Execution, record: RoundRecord, info: ClientInfo, sent: Message, done: Done
+) -> Result:
+    """File a client's step of training; return what the server learns of it."""
+    down, up = sent.nbytes, done.reply.message.nbytes
+    seconds = done.seconds
+    if execution.config.clock == "modelled":
+        seconds = cost.round_seconds(done.macs, down + up, info.budget)
+    record.log(info.id, done.reply.log)
+    record.message(info.id, "up", up)
+    record.modelled_s = max(record.modelled_s, seconds)
+    if done.state_digest is not None:
+        record.state(info.id, done.state_digest)
+    execution.progress.bytes += up
+    return Result(info, sent.info, done.reply.message, seconds, record.round - 1)
+
+
+def _in_order(
+    engine: Engine, tickets: list[Ticket], progress: RunProgress
+) -> Iterator[tuple[Ticket, Done | Failure]]:
+    """Collect what was asked for; what arrives before its turn waits."""
+    awaited, early = set(tickets), dict[Ticket, Done | Failure]()
+    for ticket in tickets:
+        while ticket not in early:
+            arrived = engine.collect()
+            if arrived is None or arrived[0] not in awaited:
+                raise RuntimeError(f"the engine lost client {ticket.client}")
+            early[arrived[0]] = arrived[1]
+            progress.done += 1
+        yield ticket, early.pop(ticket)
+
+
+def _note_failure(execution: Execution, ticket: Ticket, failure: Failure) -> None:
+    text = (
+        f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
+    )
+    details = f"{text}\n{failure.details}".rstrip()
+    execution.run.note(ticket.round, ticket.client, "failure", details)
+    if execution.config.on_failure == "stop":
+        raise ClientFailedError(text)

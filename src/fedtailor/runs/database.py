@@ -1,0 +1,328 @@
+"""run.db: its tables, and every question and every statement that is put to it.
+
+A round is one transaction. Nothing here knows of files or folders.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import NEVER, Budget, ClientInfo, Json
+from fedtailor.runs.record import RoundRecord
+
+SCHEMA = """
+CREATE TABLE device(client INTEGER PRIMARY KEY, memory_mb REAL, speed REAL, mbps REAL);
+CREATE TABLE metric(round INTEGER, client INTEGER, split TEXT, model TEXT, name TEXT, value REAL,
+    PRIMARY KEY (round, client, split, model, name)) WITHOUT ROWID;
+CREATE TABLE architecture(round INTEGER, client INTEGER, role TEXT, arch TEXT, score REAL,
+    cost TEXT, idle TEXT);
+CREATE TABLE message(round INTEGER, client INTEGER, direction TEXT, bytes INTEGER);
+CREATE TABLE event(round INTEGER, client INTEGER, kind TEXT, text TEXT, at REAL);
+CREATE TABLE search(round INTEGER PRIMARY KEY, found TEXT);
+CREATE TABLE state(round INTEGER PRIMARY KEY, server TEXT, digest TEXT, val REAL, wall_s REAL,
+    modelled_s REAL);
+CREATE TABLE version(client INTEGER, round INTEGER, digest TEXT,
+    PRIMARY KEY (client, round)) WITHOUT ROWID;
+"""
+# device     what was dealt to each client, new ones included; memory_mb NULL: no limit
+# metric     what was measured; model: untuned, tuned or trained, '' where it is of no model
+# architecture  of searched networks: role trained (in a round) or deployed; score: val accuracy;
+#            idle: places of genes that make no difference
+# message    content bytes of each message of training, direction down (to the client) or up
+# search     what the server knew of the search after the last tested round: one row
+# state      committed rounds; server: its file, NULL once deleted; val: mean untuned accuracy
+# version    private states that exist: of the last round and of the best one
+
+Version: TypeAlias = tuple[int, int]  # client, and the round that made its private state
+
+
+class Database:
+    """run.db, opened."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a database that exists."""
+        self.connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+        try:
+            self.query("SELECT round, digest FROM state LIMIT 1")
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{path}: cannot be read ({error})") from None
+
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Read by a question of one's own."""
+        return self.connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write all that the body writes, or nothing."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.connection
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Close it."""
+        self.connection.close()
+
+
+@dataclass(frozen=True)
+class ArchOfClient:
+    """A row of the table of architectures."""
+
+    round: int
+    client: int
+    genes: tuple[int, ...]
+    cost: dict[str, float]
+    idle: tuple[int, ...]
+
+
+# Writing
+
+
+def create(path: Path, clients: Sequence[ClientInfo], start: str | None) -> None:
+    """Make a database; `start` tells what state the run begins with, if with one."""
+    devices = [(c.id, c.budget.memory_mb, c.budget.speed, c.budget.mbps) for c in clients]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SCHEMA)
+        connection.executemany("INSERT INTO device VALUES (?, ?, ?, ?)", devices)
+        if start is not None:
+            row = (0, None, "start", start, time.time())
+            connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?)", row)
+        connection.commit()
+
+
+def commit(
+    db: Database, record: RoundRecord, server: str, digest: str
+) -> tuple[list[str], list[Version]]:
+    """Write a round; return the server's files and the clients' versions that it made stale."""
+    row = (record.round, server, digest, record.val, record.wall_s, record.modelled_s)
+    before = best_round(db)
+    with db.transaction() as connection:
+        _insert(connection, record)
+        connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?)", row)
+        return _forget(db, record, best_is_new=best_round(db) != before)
+
+
+def append(db: Database, record: RoundRecord) -> None:
+    """Add to a committed round what was found out later."""
+    again = "DELETE FROM architecture WHERE role = 'deployed' AND round = ? AND client = ?"
+    with db.transaction() as connection:
+        connection.executemany(again, {row[:2] for row in record.architectures})
+        _insert(connection, record)
+        connection.execute(
+            "UPDATE state SET wall_s = wall_s + ? WHERE round = ?", (record.wall_s, record.round)
+        )
+
+
+def note(db: Database, round: int, client: int | None, kind: str, text: str) -> None:
+    """Write an event down at once, whatever becomes of its round."""
+    row = (round, client, kind, text, time.time())
+    db.connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _insert(connection: sqlite3.Connection, record: RoundRecord) -> None:
+    insert = connection.executemany
+    insert("INSERT OR REPLACE INTO metric VALUES (?, ?, ?, ?, ?, ?)", record.metrics)
+    insert("INSERT INTO architecture VALUES (?, ?, ?, ?, ?, ?, ?)", record.architectures)
+    insert("INSERT INTO message VALUES (?, ?, ?, ?)", record.messages)
+    insert("INSERT INTO event VALUES (?, ?, ?, ?, ?)", record.events)
+    insert("INSERT INTO version VALUES (?, ?, ?)", record.versions)
+    if record.search is not None:
+        connection.execute("DELETE FROM search")  # one of every round would be large
+        row = (record.round, json.dumps(record.search))
+        connection.execute("INSERT INTO search VALUES (?, ?)", row)
+
+
+def _forget(
+    db: Database, record: RoundRecord, best_is_new: bool
+) -> tuple[list[str], list[Version]]:
+    """Drop states that neither the last nor the best round needs; return what is dropped.
+
+    Only the cohort's are looked at, and all only when there is a new best round: what a round
+    costs must not grow with the number of clients.
+    """
+    best = best_round(db)
+    kept = (record.round, NEVER if best is None else best)
+    others = "WHERE server NOT NULL AND round NOT IN (?, ?)"
+    names = db.query(f"SELECT server FROM state {others}", *kept)
+    db.connection.execute(f"UPDATE state SET server = NULL {others}", kept)
+    newest = "(SELECT max(round) FROM version AS v WHERE v.client = version.client"
+    drop = f"DELETE FROM version WHERE round < {newest}) AND round IS NOT {newest} AND round <= ?)"
+    if best_is_new:
+        old = db.query(f"{drop} RETURNING client, round", kept[1])
+    else:
+        each = f"{drop} AND client = ? RETURNING client, round"
+        old = [row for version in record.versions for row in db.query(each, kept[1], version[0])]
+    return [name for (name,) in names], [(client, round) for client, round in old]
+
+
+# Reading: rounds and states
+
+
+def last_round(db: Database) -> int:
+    """Return the last committed round: 0 after the server's first state, -1 before."""
+    return db.query("SELECT coalesce(max(round), -1) FROM state")[0][0]
+
+
+def best_round(db: Database) -> int | None:
+    """Return the evaluated round with the best mean validation accuracy, untuned."""
+    rows = db.query(
+        "SELECT round FROM state WHERE val IS NOT NULL ORDER BY val DESC, round LIMIT 1"
+    )
+    return rows[0][0] if rows else None
+
+
+def finished(db: Database) -> bool:
+    """Tell whether the run came to its end."""
+    return bool(db.query("SELECT 1 FROM event WHERE kind = 'finished' LIMIT 1"))
+
+
+def tested_rounds(db: Database) -> list[int]:
+    """Return the rounds after which all clients were tested."""
+    rows = db.query("SELECT DISTINCT round FROM event WHERE kind = 'models' ORDER BY round")
+    return [round for (round,) in rows]
+
+
+def server_state(db: Database, round: int) -> tuple[str | None, str] | None:
+    """Return the file and the digest of the server's state of a round; no file: it is not kept."""
+    rows = db.query("SELECT server, digest FROM state WHERE round = ?", round)
+    return rows[0] if rows else None
+
+
+def client_states(db: Database, round: int) -> list[tuple[int, int, str]]:
+    """Return of each client with private state after a round the state's round and digest."""
+    return db.query(
+        "SELECT client, max(round), digest FROM version WHERE round <= ?"  # digest of that round
+        " GROUP BY client ORDER BY client",
+        round,
+    )
+
+
+def kept_states(db: Database) -> tuple[list[str], list[Version]]:
+    """Return the server's files and the clients' versions that are still referred to."""
+    servers = db.query("SELECT server FROM state WHERE server NOT NULL")
+    return [name for (name,) in servers], db.query("SELECT client, round FROM version")
+
+
+def results(db: Database) -> Iterator[tuple[Any, ...]]:
+    """Return all rows that equal runs have in common: metrics and architectures, in order."""
+    for table in ("metric", "architecture"):
+        yield from db.connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4, 5")
+
+
+# Reading: what was measured
+
+
+def of_clients(
+    db: Database, round: int | None, split: str, model: str, name: str
+) -> list[tuple[int, float]]:
+    """Return every client's value of a metric after a round."""
+    return db.query(
+        "SELECT client, value FROM metric WHERE round = ? AND split = ? AND model = ? AND name = ?"
+        " ORDER BY client",
+        *(round, split, model, name),
+    )
+
+
+def over_rounds(db: Database, split: str, model: str, name: str) -> list[tuple[int, int, float]]:
+    """Return round, client and value of a metric, in order."""
+    return db.query(
+        "SELECT round, client, value FROM metric WHERE split = ? AND model = ? AND name = ?"
+        " ORDER BY round, client",
+        *(split, model, name),
+    )
+
+
+def tested_models(db: Database, round: int | None) -> list[str]:
+    """Return the models that were tested after a round, in the order they were deployed."""
+    rows = db.query(
+        "SELECT DISTINCT model FROM metric"
+        " WHERE round = ? AND split = 'test' AND name = 'accuracy'",
+        round,
+    )
+    known = db.query("SELECT text FROM event WHERE kind = 'models' ORDER BY at DESC LIMIT 1")
+    order = json.loads(known[0][0]) if known else ["untuned"]
+    return [model for model in order if (model,) in rows]
+
+
+def tested_clients(db: Database) -> int:
+    """Count the clients that were ever tested."""
+    return db.query("SELECT count(DISTINCT client) FROM metric WHERE split = 'test'")[0][0]
+
+
+def architectures(db: Database, role: str) -> list[ArchOfClient]:
+    """Return the architectures that clients trained or deployed, in order of rounds."""
+    rows = db.query(
+        "SELECT round, client, arch, cost, idle FROM architecture WHERE role = ?"
+        " ORDER BY round, client",
+        role,
+    )
+    return [
+        ArchOfClient(
+            round, client, tuple(json.loads(arch)), json.loads(cost), tuple(json.loads(idle))
+        )
+        for round, client, arch, cost, idle in rows
+    ]
+
+
+def search(db: Database) -> dict[str, Json]:
+    """Return what was known of the search after the last tested round; {} without a search."""
+    rows = db.query("SELECT found FROM search")
+    return json.loads(rows[0][0]) if rows else {}
+
+
+# Reading: what it took, and what happened
+
+
+def bytes_sent(db: Database) -> dict[str, int]:
+    """Return the bytes of all messages, up and down."""
+    rows = db.query("SELECT direction, sum(bytes) FROM message GROUP BY direction")
+    return {"up": 0, "down": 0} | dict(rows)
+
+
+def seconds_spent(db: Database) -> tuple[float, float]:
+    """Return the time that all rounds took: here, and by the run's clock."""
+    sums = "SELECT coalesce(sum(wall_s), 0), coalesce(sum(modelled_s), 0) FROM state"
+    return db.query(sums)[0]  # pyright: ignore[reportReturnType]
+
+
+def spent_until(db: Database) -> dict[int, tuple[float, float]]:
+    """Return the bytes sent, both ways, and the clock's seconds up to each round."""
+    rows = db.query(
+        "SELECT round, sum(coalesce(sent, 0)) OVER (ORDER BY round),"
+        " sum(modelled_s) OVER (ORDER BY round) FROM state LEFT JOIN"
+        " (SELECT round, sum(bytes) AS sent FROM message GROUP BY round) USING (round)"
+    )
+    return {round: (sent, seconds) for round, sent, seconds in rows}
+
+
+def devices(db: Database) -> dict[int, Budget]:
+    """Return what each client's device can do."""
+    rows = db.query("SELECT client, memory_mb, speed, mbps FROM device ORDER BY client")
+    return {client: Budget(*values) for client, *values in rows}
+
+
+def failures(db: Database) -> int:
+    """Count the clients' failures."""
+    distinct = "SELECT DISTINCT round, client FROM event WHERE kind = 'failure'"
+    return db.query(f"SELECT count(*) FROM ({distinct})")[0][0]
+
+
+def warnings(db: Database) -> list[str]:
+    """Return what was warned of."""
+    rows = db.query("SELECT DISTINCT text FROM event WHERE kind = 'warning' ORDER BY at")
+    return [text for (text,) in rows]
+
+
+def events(db: Database) -> list[tuple[str, int, str]]:
+    """Return kind, round and text of what happened, but for tests, in order of time."""
+    return db.query("SELECT kind, round, text FROM event WHERE kind != 'models' ORDER BY at, round")

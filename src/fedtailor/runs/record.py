@@ -1,0 +1,62 @@
+"""What a round has to tell, before it is written."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fedtailor.core.types import Json, Log, UsedArch
+
+ArchRow: TypeAlias = tuple[int, int, str, str, float | None, str, str]
+
+
+@dataclass
+class RoundRecord:
+    """The rows of a round, collected; they are written in one go or not at all."""
+
+    round: int
+    metrics: list[tuple[int, int, str, str, str, float]] = field(default_factory=list)
+    architectures: list[ArchRow] = field(default_factory=list)
+    messages: list[tuple[int, int, str, int]] = field(default_factory=list)
+    events: list[tuple[int, int | None, str, str, float]] = field(default_factory=list)
+    versions: list[tuple[int, int, str]] = field(default_factory=list)
+    search: dict[str, Json] | None = None  # what is known of it, if somebody looked
+    val: float | None = None  # mean untuned validation accuracy, if all clients were tested
+    modelled_s: float = 0.0
+    wall_s: float = 0.0
+
+    def log(self, client: int, log: Log) -> None:
+        """File what a client measured."""
+        self.metrics += [
+            (self.round, client, m.split, m.model, m.name, m.value) for m in log.metrics
+        ]
+        self.architectures += [_row(self.round, client, used) for used in log.architectures]
+
+    def message(self, client: int, direction: str, nbytes: int) -> None:
+        """File how large a message was: down to the client, or up from it."""
+        self.messages.append((self.round, client, direction, nbytes))
+
+    def state(self, client: int, digest: str) -> None:
+        """File that a client has private state of this round."""
+        self.versions.append((client, self.round, digest))
+
+    def event(self, client: int | None, kind: str, text: str) -> None:
+        """Note that something happened."""
+        self.events.append((self.round, client, kind, text, time.time()))
+
+    def accuracies(self, split: str, model: str = "untuned") -> list[float]:
+        """Return all clients' accuracies of a model."""
+        wanted = (split, model, "accuracy")
+        return [row[5] for row in self.metrics if row[2:5] == wanted]
+
+    def line(self) -> str:
+        """Tell the round in a line."""
+        test = self.accuracies("test")
+        tested = f", untuned test accuracy {sum(test) / len(test):.4f}" if test else ""
+        sent = sum(row[3] for row in self.messages) / 1e6
+        return f"round {self.round}{tested}, {sent:.2f} MB, {self.wall_s:.2f} s"
+
+
+def _row(round: int, client: int, used: UsedArch) -> ArchRow:
+    arch, prices, idle = (json.dumps(value) for value in (used.arch, used.cost, used.idle))
+    return round, client, used.role, arch, used.score, prices, idle
