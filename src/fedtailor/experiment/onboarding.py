@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedtailor.algorithms._base import Algorithm
 from fedtailor.core.errors import UserError
 from fedtailor.core.validation import flatten, override
 from fedtailor.data.federation import Federation, load_federation
@@ -29,9 +30,8 @@ ImageFormat: TypeAlias = dict[str, np.ndarray]  # of partition.npz: shape, mean,
 
 ROUNDS = 20  # of search
 POINTS = 10  # tests of all clients on the way, at least
-STILL = {"frozen": True, "warmup": 0}  # of an algorithm that has these fields
 OTHER = ("data.path", "data.name")  # whoever sets one has other clients in mind
-FIXED = ("space", "algorithm.name", "algorithm.frozen", "population", "start")
+FIXED = ("space", "algorithm.name", "population", "start")
 
 
 def onboard(
@@ -95,9 +95,9 @@ def _config(
 ) -> Config:
     """Return the run's config with what is different for new clients."""
     _refuse(old, before, given)
-    fields = {field.name for field in dataclasses.fields(before.algorithm)}
-    rounds = given.get("rounds", ROUNDS if "frozen" in fields else 0)
-    if rounds and "frozen" not in fields:
+    searching = before.algorithm.for_newcomers()
+    rounds = given.get("rounds", ROUNDS if searching else 0)
+    if rounds and not searching:
         raise UserError(
             f"rounds: {before.algorithm_name} cannot search with its weights frozen, so a round "
             "would train what all clients share; leave --rounds out: new clients then test and "
@@ -108,12 +108,25 @@ def _config(
     changes: dict[str, Any] = {"rounds": rounds, "start": str(start)}
     if isinstance(rounds, int):
         changes["eval_every"] = min(before.eval_every, max(1, rounds // POINTS))
-    changes |= {f"algorithm.{name}": value for name, value in STILL.items() if name in fields}
+    still = _differences(before.algorithm, searching) if searching else {}
+    changes |= {f"algorithm.{name}": value for name, value in still.items()}
     changes["population"] = "all" if images else "new"
     if images:
         table["data"] = _inherited(table["data"], given)
         changes |= {f"data.{name}": images[name].tolist() for name in ("mean", "std")}
-    return make_config(override(table, changes | given))
+    config = make_config(override(table, changes | given))
+    wanted = config.algorithm.for_newcomers()
+    for name in _differences(config.algorithm, wanted) if wanted else ():
+        raise UserError(
+            f"algorithm.{name}: stays as new clients need it, whose weights stand still"
+        )
+    return config
+
+
+def _differences(one: Algorithm[Any, Any], other: Algorithm[Any, Any]) -> dict[str, Any]:
+    """Return the hyper-parameters in which the other differs, as it has them."""
+    names = [field.name for field in dataclasses.fields(other)]
+    return {n: getattr(other, n) for n in names if getattr(other, n) != getattr(one, n)}
 
 
 def _is_other(given: Mapping[str, Any]) -> bool:

@@ -37,6 +37,7 @@ def prepare(config: Config, federation: Federation) -> Prepared:
         raise UserError(f"cohort: {config.cohort} clients a round, but there are {there}")
     setting = setting_of(config, federation)
     _check(setting)
+    config.algorithm.check(setting)
     device_of(config.engine.device)
     return Prepared(config, setting, clients_of(federation, config), participants, federation)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtailor.algorithms._base import Algorithm
+from fedtailor.algorithms._replies import Forms, ReplyError, check_reply
 from fedtailor.core.types import ClientInfo, Failure, Message, Result, Server, Setting
 from fedtailor.engines._base import Done, Engine, Ticket
 from fedtailor.experiment.progress import RunProgress
@@ -12,6 +13,8 @@ from fedtailor.networks import cost
 from fedtailor.runs.config import Config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.record import RoundRecord
+
+NOTHING: Forms = {"nothing": ()}  # leaves a client that tests
 
 
 class ClientFailedError(Exception):
@@ -47,12 +50,26 @@ def answers(
     progress.doing, progress.done, progress.total = doing, 0, len(tickets)
     for ticket in tickets:
         execution.engine.submit(ticket, messages[ticket.client])
+    forms = execution.algorithm.sends()
     for ticket, outcome in _in_order(execution.engine, tickets, progress):
-        # The one place where a reply arrives, before anything is filed or merged.
-        if isinstance(outcome, Failure):
-            _note_failure(execution, ticket, outcome)
+        # The one place where replies arrive: nothing is filed or merged that was not checked.
+        allowed = forms if ticket.step == "train" else NOTHING
+        arrived = _checked(allowed, messages[ticket.client], outcome)
+        if isinstance(arrived, Failure):
+            _note_failure(execution, ticket, arrived)
         else:
-            yield ticket, outcome
+            yield ticket, arrived
+
+
+def _checked(forms: Forms, sent: Message, outcome: Done | Failure) -> Done | Failure:
+    """Turn a reply that is not what was declared into a failure, whatever the engine."""
+    if isinstance(outcome, Failure):
+        return outcome
+    try:
+        check_reply(forms, sent, outcome.reply.message)
+    except ReplyError as error:
+        return Failure(str(error))
+    return outcome
 
 
 def filed(
