@@ -48,9 +48,10 @@ def copy_starter(name: str, target: Path) -> None:
 
 def _algorithm(name: str) -> dict[str, Any]:
     found = registry.find("algorithm", name)
-    sends = [
-        {"name": s.name, "kind": s.kind, "shape": s.shape, "what": s.what} for s in found.sends
-    ]
+    sends = {
+        form: [{"name": s.name, "kind": s.kind, "shape": s.shape, "what": s.what} for s in parts]
+        for form, parts in found().sends().items()
+    }
     return {"name": name, **_about(inspect.getmodule(found)), "sends": sends}
 
 

@@ -117,6 +117,7 @@ def _more_about(entry: dict[str, Any]) -> str:
         return f" [{entry['choices']} choices; presets {', '.join(entry['presets'])}]"
     if "sends" not in entry:
         return ""
-    sent = "; ".join(one["what"] for one in entry["sends"]) or "nothing"
+    usual = next(iter(entry["sends"].values()), [])  # the first form that a reply may have
+    sent = "; ".join(one["what"] for one in usual) or "nothing"
     paper = f" [{entry['paper'].split(',')[0]}]" if "paper" in entry else ""
     return f"{paper} Leaves a client: {sent}."
