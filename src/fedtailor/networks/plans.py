@@ -5,7 +5,7 @@ that a piece that is new, but of known parts, costs next to nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
@@ -116,9 +116,9 @@ class Planner:
         steps: list[Step] = []
         needed = {*returns}
         for step, results in reversed(self._steps):
-            last = {*step.reads, *results} - needed
-            needed |= last
-            steps.append(replace(step, last=tuple(sorted(last))))
+            last = tuple(number for number in (*step.reads, *results) if number not in needed)
+            needed.update(last)
+            steps.append(Step(step.does, step.reads, step.part, last))
         return Plan(tuple(self._parts.values()), tuple(reversed(steps)), returns)
 
 
@@ -127,12 +127,11 @@ def unnamed(piece: Piece) -> Piece:
     return Piece("", piece.kind, piece.arguments)
 
 
-def plan_of(piece: Piece) -> Plan | None:
+def plan_of(does: Piece | Function) -> Plan | None:
     """Return the plan of a piece that has one."""
-    kind = piece.kind
-    if isinstance(kind, type) and issubclass(kind, Planned):
-        return kind.plan(*piece.arguments)
-    return None
+    if not isinstance(does, Piece) or not isinstance(does.kind, type):
+        return None
+    return does.kind.plan(*does.arguments) if issubclass(does.kind, Planned) else None
 
 
 def parts_of(piece: Piece) -> tuple[Piece, ...]:
