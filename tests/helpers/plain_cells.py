@@ -1,11 +1,12 @@
 """DARTS cells the plain way: modules of their own, and a forward pass that reads top to bottom."""
 
+import dataclasses
 import functools
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.core.space import Arch, Task
+from fedtailor.core.space import Arch, Choice, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces._darts_cell import EDGES, NODES, Cell, Edges, Place
 from fedtailor.spaces._darts_maps import concatenate, dropped, halves
@@ -95,19 +96,21 @@ class PlainCell(nn.Module):
         return dropped(found, self.chance) if self.chance and self.training else found
 
 
-def plain_pieces(space: ChainSpace, arch: Arch, task: Task) -> tuple[Piece, ...]:
-    """List the pieces of an architecture, its cells plain ones."""
-    return tuple(
-        Piece(p.name, PlainCell, p.arguments) if p.kind is Cell else p
-        for p in space.pieces(arch, task)
-    )
-
-
+@dataclasses.dataclass(frozen=True)
 class PlainSpace(ChainSpace):
-    """A space of the family with plain cells."""
+    """A space of the family whose cells are plain: pieces of which nothing is known."""
 
-    def __init__(self, space: ChainSpace) -> None:
-        self.space = space
+    space: ChainSpace
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return self.space.choices
 
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
-        return plain_pieces(self.space, arch, task)
+        return tuple(
+            Piece(p.name, PlainCell, p.arguments) if p.kind is Cell else p
+            for p in self.space.pieces(arch, task)
+        )
+
+    def cover(self) -> tuple[Arch, ...]:
+        return self.space.cover()

@@ -15,7 +15,7 @@ from fedtailor.networks.pieces import Piece
 Function = Callable[[Any], Any]  # of a tensor or a tuple of them, without parameters or modes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One computation; its results are the next values, which are known by number."""
 
@@ -25,7 +25,7 @@ class Step:
     last: tuple[int, ...] = ()  # values that nothing needs any more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How a piece computes: the first values are what it is given."""
 
@@ -52,11 +52,10 @@ class Planned(nn.Module):
         self.folders: list[nn.Module] = []  # modules that belong to no part
         for name, module in named.items():
             self._add(name, module)
-        self.steps: list[tuple[Function, tuple[int, ...], tuple[int, ...]]] = [
-            (named[s.part] if isinstance(s.does, Piece) else s.does, s.reads, s.last)
-            for s in plan.steps
+        self.steps, self.returns = plan.steps, plan.returns
+        self.does: list[Function] = [
+            named[step.part] if isinstance(step.does, Piece) else step.does for step in plan.steps
         ]
-        self.returns = plan.returns
 
     def _add(self, name: str, module: nn.Module) -> None:
         """Add a module under a name that may have dots."""
@@ -74,9 +73,9 @@ class Planned(nn.Module):
     def forward(self, state: Any) -> Any:
         """Take all steps."""
         values = [*tensors(state)]
-        for does, reads, last in self.steps:
-            values += tensors(does(joined([values[number] for number in reads])))
-            for number in last:
+        for does, step in zip(self.does, self.steps, strict=True):
+            values += tensors(does(joined([values[number] for number in step.reads])))
+            for number in step.last:
                 values[number] = None  # its memory can be used again
         return joined([values[number] for number in self.returns])
 
