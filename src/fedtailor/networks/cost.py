@@ -4,11 +4,10 @@ Everything is counted on the meta device: nothing is computed or allocated. Coun
 piece of a network, so that an architecture made of known pieces is a few additions.
 """
 
-import math
-
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Budget
-from fedtailor.networks.counting import State, forward, state_bytes, training, within
+from fedtailor.networks import counting
+from fedtailor.networks.counting import State, within
 from fedtailor.networks.keeping import FLOAT, Ledger
 from fedtailor.networks.pieces import pieces_of
 from fedtailor.networks.plans import unnamed
@@ -19,7 +18,7 @@ MIB = 1024**2  # what budgets call a megabyte
 
 def parameters(space: SearchSpace, arch: Arch, task: Task) -> int:
     """Count the trainable parameters."""
-    return sum(math.prod(shape) for shape in shapes(space, arch, task).values())
+    return sum(counting.parameters(unnamed(piece)) for piece in pieces_of(space, arch, task))
 
 
 def parameter_names(space: SearchSpace, arch: Arch, task: Task) -> list[str]:
@@ -29,7 +28,7 @@ def parameter_names(space: SearchSpace, arch: Arch, task: Task) -> list[str]:
 
 def wire_bytes(space: SearchSpace, arch: Arch, task: Task) -> int:
     """Count the bytes of the weights as they travel: parameters and batch-norm statistics."""
-    return sum(state_bytes(unnamed(piece)) for piece in pieces_of(space, arch, task))
+    return sum(counting.state_bytes(unnamed(piece)) for piece in pieces_of(space, arch, task))
 
 
 def forward_macs(space: SearchSpace, arch: Arch, task: Task) -> int:
@@ -37,7 +36,7 @@ def forward_macs(space: SearchSpace, arch: Arch, task: Task) -> int:
     state: State = (task.shape,)
     total = 0
     for piece in pieces_of(space, arch, task):
-        macs, state = forward(unnamed(piece), state)
+        macs, state = counting.forward(unnamed(piece), state)
         total += macs
     return total
 
@@ -54,11 +53,11 @@ def training_macs(
     total, needs = 0.0, (False,)
     for piece in pieces_of(space, arch, task):
         if all(needs) and not frozen:
-            macs, state = forward(unnamed(piece), state)
+            macs, state = counting.forward(unnamed(piece), state)
             total, needs = total + 3 * macs, (True,) * len(state)
         else:
             own = within(frozen, f"{piece.name}." if piece.name else "")
-            macs, state, needs = training(unnamed(piece), state, needs, own)
+            macs, state, needs = counting.training(unnamed(piece), state, needs, own)
             total += macs
     return total
 
@@ -70,12 +69,13 @@ def training_memory(
 
     Activations are what autograd keeps for the backward pass, each tensor once.
     """
-    ledger, flowing = Ledger((task.shape,), batch, (False,)), [0]
-    for piece in pieces_of(space, arch, task):
-        flowing = ledger.step(unnamed(piece), flowing)
+    ledger, flowing, weights = Ledger((task.shape,), batch, (False,)), [0], 0
+    for piece in map(unnamed, pieces_of(space, arch, task)):
+        flowing = ledger.step(piece, flowing)
+        weights += counting.parameters(piece)
     loss = batch * (FLOAT * task.classes + 8) + FLOAT  # log-softmax, labels, their total weight
     copies = 4 if optimizer == "adamw" else 3  # weights, gradients and one or two moments
-    return copies * FLOAT * parameters(space, arch, task) + ledger.nbytes + loss
+    return copies * FLOAT * weights + ledger.nbytes + loss
 
 
 def round_seconds(macs: float, nbytes: int, budget: Budget) -> float:

@@ -5,6 +5,7 @@ plan step by step: a part costs the same wherever it is given the same shapes.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -14,11 +15,18 @@ from torch import nn
 from fedtailor.networks.flops import FlopCounter
 from fedtailor.networks.pieces import Piece, blueprint
 from fedtailor.networks.plans import Function, Plan, joined, plan_of, tensors, unnamed
+from fedtailor.networks.store import piece_shapes
 
 T = TypeVar("T")
 State = tuple[tuple[int, ...], ...]  # the shapes of what flows from piece to piece
 Needs = tuple[bool, ...]  # whether a gradient flows back to each of it
 KEPT_COUNTS = 1 << 16
+
+
+@functools.lru_cache(maxsize=KEPT_COUNTS)
+def parameters(piece: Piece) -> int:
+    """Count the parameters."""
+    return sum(math.prod(shape) for shape in piece_shapes(piece).values())
 
 
 @functools.lru_cache(maxsize=KEPT_COUNTS)

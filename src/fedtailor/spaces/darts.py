@@ -176,6 +176,7 @@ def _tokens(choices: tuple[Choice, ...]) -> tuple[Token, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _decoded(gene: int, offered: Operations, form: str) -> Operations:
     mask = 1 << gene if form == "path" else gene
     return tuple(n for bit, n in enumerate(offered) if mask >> bit & 1 and n != "none")
