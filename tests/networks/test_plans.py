@@ -97,3 +97,13 @@ def test_what_is_kept_is_kept_once(need: bool):
     # The halves are in the input's memory; of the product's factors autograd keeps what it needs.
     inside = 3 * 2 * 4
     assert found.inside == (2 * inside if need else inside)
+
+
+def corner(values: Tensor) -> Tensor:
+    return values.exp()[:, :1]  # autograd keeps all of the result, which the corner is in
+
+
+def test_memory_is_that_of_the_whole_tensor_that_a_result_lies_in():
+    found = kept(corner, ((4,),), 3, (True,))
+    assert found.outputs == (0,) and found.state == ((1,),)
+    assert found.sizes == (3 * 4 * 4,) and found.inside == 0

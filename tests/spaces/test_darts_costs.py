@@ -19,7 +19,7 @@ from fedtailor.spaces.darts_network import DARTSNetwork
 from tests.helpers.plain_cells import PlainCell, PlainSpace
 
 # Down to maps of one pixel, and odd ones.
-TASKS = (Task((3, 12, 12), 4), Task((1, 9, 7), 3), Task((3, 4, 4), 2))
+TASKS = (Task((3, 12, 12), 4), Task((1, 9, 7), 3), Task((3, 2, 2), 2))
 SPACES: dict[str, ChainSpace] = {
     f"{operations} {form}": DARTS(
         channels=4,
