@@ -119,8 +119,7 @@ def test_limits_on_real_spaces(name: str):
     space = cpu(name)
 
     def size(arch: Arch) -> float:
-        """Count parameters; those of DARTS take long to count."""
-        return sum(arch) if name == "darts" else cost.parameters(space, arch, TASK)
+        return cost.parameters(space, arch, TASK)
 
     for seed in range(2):
         alphas = drawn_alphas(space, seed, scale=3)
@@ -132,6 +131,22 @@ def test_limits_on_real_spaces(name: str):
         bottom = policy.likeliest_within(space, alphas, size, -1.0)
         assert size(bottom) <= least
         assert all(size(other) >= size(bottom) for other in genes.neighbours(space, bottom))
+
+
+def test_limits_on_the_memory_of_cells():
+    """Every operation of a cell is priced, and hundreds of cells."""
+    space, alphas = cpu("darts"), drawn_alphas(cpu("darts"), seed=1, scale=3)
+
+    def size(arch: Arch) -> float:
+        return cost.training_memory(space, arch, TASK, 16)
+
+    best, least = size(policy.likeliest(space, alphas)), size(space.smallest())
+    for share in (0.9, 0.5, 0.1):
+        limit = least + share * (best - least)
+        found = policy.likeliest_within(space, alphas, size, limit)
+        assert genes.is_legal(space, found) and least <= size(found) <= limit
+    bottom = policy.likeliest_within(space, alphas, size, 0.0)
+    assert all(size(other) >= size(bottom) for other in genes.neighbours(space, bottom))
 
 
 def test_few_sizes_are_asked_for():

@@ -11,10 +11,13 @@ from fedtailor.core.space import Arch, Task
 from fedtailor.core.validation import validate
 from fedtailor.networks import cost
 from fedtailor.networks.pointwise import PointwiseConv2d
-from fedtailor.spaces import _darts, _darts_operations
-from fedtailor.spaces._darts import EDGES, NODE_EDGES, OPERATION_SETS, Cell, Place
-from fedtailor.spaces._darts_operations import DilatedConv, FactorizedReduce, Maps, Noise, Style
+from fedtailor.spaces import _darts
+from fedtailor.spaces._darts import OPERATION_SETS
+from fedtailor.spaces._darts_cell import EDGES, NODE_EDGES, Cell, Place
+from fedtailor.spaces._darts_maps import concatenate, halves
+from fedtailor.spaces._darts_operations import DilatedConv, FactorizedReduce, Noise, Style
 from fedtailor.spaces.darts import DARTS
+from tests.helpers.plain_cells import Maps, applied
 
 CIFAR = Task((3, 32, 32), 10)
 SMALL = Task((3, 16, 16), 4)
@@ -197,14 +200,18 @@ def test_a_relaxed_cell_sums_all_operations(reduction: bool):
     cell = Cell(place, OPERATION_SETS["s5"][0], Style()).double()
     first, last = torch.randn(3, 6, 8, 8).double(), torch.randn(3, 10, 8, 8).double()
     rectified, found = cell((F.relu(first), last))
-    nodes = [cell.preprocess0(Maps(first)), cell.preprocess1(Maps(last))]
+    nodes = [
+        applied(cell.get_submodule(f"preprocess{number}"), Maps(maps))
+        for number, maps in enumerate((first, last))
+    ]
     for numbers in NODE_EDGES:
         total = torch.zeros(())
         for edge in numbers:
             source, made = nodes[EDGES[edge][0]], cell.get_submodule(f"edge{edge}")
             assert len(list(made.children())) == (7 if place.stride(edge) == 2 else 6)
-            total = total + sum(op(Maps(source)) for op in made.children())
-            total = total + (source if place.stride(edge) == 1 else 0)
+            stride = place.stride(edge)
+            total = total + sum(applied(op, Maps(source), stride) for op in made.children())
+            total = total + (source if stride == 1 else 0)
         nodes.append(total)
     assert torch.equal(rectified, F.relu(last))
     assert torch.allclose(found, torch.cat(nodes[2:], 1))
@@ -218,7 +225,8 @@ def test_a_strided_dilated_convolution_is_torchs(size: int, kernel: int):
     maps = torch.randn(2, 4, size, size).double()
     weight = made.depthwise.weight
     inner = F.conv2d(F.relu(maps), weight, stride=2, padding=kernel - 1, dilation=2, groups=4)
-    assert torch.allclose(made(Maps(maps)), made.norm(made.pointwise(inner)))
+    found = made(halves(F.relu(maps))[0])
+    assert torch.allclose(found, made.norm(made.pointwise(inner)))
 
 
 def test_a_factorized_reduce_reads_even_and_odd_pixels():
@@ -227,8 +235,8 @@ def test_a_factorized_reduce_reads_even_and_odd_pixels():
     maps = torch.randn(2, 4, 8, 8).double()
     even = F.conv2d(F.relu(maps), made.conv1.weight, stride=2)
     odd = F.conv2d(F.relu(maps)[:, :, 1:, 1:], made.conv2.weight, stride=2)
-    assert torch.allclose(made(Maps(maps)), made.norm(torch.cat([even, odd], 1)))
-    assert made(Maps(torch.randn(2, 4, 7, 5).double())).shape == (2, 6, 4, 3)
+    assert torch.allclose(made(halves(F.relu(maps))), made.norm(torch.cat([even, odd], 1)))
+    assert made(halves(torch.randn(2, 4, 7, 5).double())).shape == (2, 6, 4, 3)
 
 
 @pytest.mark.parametrize("pixels", [8, 9])
@@ -248,15 +256,15 @@ def test_gradients_of_what_operations_share(size: tuple[int, int], layout: torch
     maps = torch.rand(2, 4, *size).double().contiguous(memory_format=layout).requires_grad_()
 
     def one_half(maps: torch.Tensor) -> torch.Tensor:  # the other has no gradient then
-        return Maps(maps, maps).halves[0]
+        return halves(maps)[0]
 
     def other_half(maps: torch.Tensor) -> torch.Tensor:
-        return Maps(maps, maps).halves[1]
+        return halves(maps)[1]
 
     def joined(maps: torch.Tensor) -> torch.Tensor:
-        return _darts_operations.concatenate([maps, 2 * maps])
+        return concatenate((maps, 2 * maps))
 
-    for function in (one_half, other_half, joined, lambda m: Maps(m, m).halves):
+    for function in (one_half, other_half, joined, halves):
         assert torch.autograd.gradcheck(function, maps)
 
 
@@ -265,13 +273,13 @@ def test_noise_looks_at_shapes_alone(stride: int):
     maps = torch.full((2, 4, 7, 8), torch.nan, requires_grad=True)
     made = Noise(stride).eval()
     torch.manual_seed(0)
-    first = made(Maps(maps))
+    first = made(maps)
     assert not first.requires_grad and first.isfinite().all()
     assert first.shape == maps[:, :, ::stride, ::stride].shape
-    assert not torch.equal(made(Maps(maps)), first)
+    assert not torch.equal(made(maps), first)
     torch.manual_seed(0)
-    assert torch.equal(made(Maps(torch.zeros(2, 4, 7, 8))), first)
-    many = made(Maps(torch.zeros(64, 16, 16, 16)))
+    assert torch.equal(made(torch.zeros(2, 4, 7, 8)), first)
+    many = made(torch.zeros(64, 16, 16, 16))
     assert abs(many.mean()) < 0.02 and abs(many.std() - 1) < 0.02
 
 

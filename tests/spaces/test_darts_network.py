@@ -6,8 +6,9 @@ import torch
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Task
 from fedtailor.networks import cost
-from fedtailor.spaces._darts import Cell, Place
-from fedtailor.spaces._darts_operations import Style, dropped
+from fedtailor.spaces._darts_cell import Cell, Place
+from fedtailor.spaces._darts_maps import dropped
+from fedtailor.spaces._darts_operations import Style
 from fedtailor.spaces.darts_network import PUBLISHED, DARTSNetwork
 
 CIFAR = Task((3, 32, 32), 10)

@@ -21,7 +21,7 @@ M = TypeVar("M", bound=nn.Module)
 FILLS = {Tensor.uniform_, Tensor.normal_, Tensor.fill_, Tensor.zero_}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """One module of a chain: its name in the network, its class and what the class is built with.
 

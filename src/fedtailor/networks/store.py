@@ -11,6 +11,7 @@ import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Tensors
 from fedtailor.networks.pieces import Chain, Piece, allocate, blueprint, pieces_of
+from fedtailor.networks.plans import Planned, assemble, parts_of, plan_of, unnamed
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -37,12 +39,24 @@ def view(full: Tensor, part: Shape) -> Tensor:
     return full.as_strided(part, strides, first)  # slices are several times slower
 
 
-@functools.lru_cache(maxsize=4096)
 def piece_shapes(piece: Piece) -> Shapes:
     """Return the shapes of a piece's parameters, by their names in the network."""
-    module = blueprint(piece.build)
-    prefix = f"{piece.name}." if piece.name else ""
-    return {prefix + name: tuple(p.shape) for name, p in module.named_parameters()}
+    found: Shapes = {}
+    for part in parts_of(piece):
+        found |= _part_shapes(part)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _part_shapes(part: Piece) -> Shapes:
+    prefix = f"{part.name}." if part.name else ""
+    return {prefix + name: shape for name, shape in _own_shapes(unnamed(part)).items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def _own_shapes(part: Piece) -> Shapes:
+    module = blueprint(part.build)
+    return {name: tuple(p.shape) for name, p in module.named_parameters()}
 
 
 def shapes(space: SearchSpace, arch: Arch, task: Task) -> Shapes:
@@ -94,7 +108,7 @@ class Store:
         """Return an architecture's network whose parameters are windows of the store.
 
         Its modules are kept and shared: binding an architecture again, or one that has a piece
-        in common, resets the gradients, statistics and modes of what they share.
+        or a part of one in common, resets the gradients, statistics and modes of what they share.
         """
         bound = [(p.name, self._bound(p)) for p in pieces_of(self.space, arch, self.task)]
         for _, piece in bound:
@@ -111,10 +125,16 @@ class Store:
             self._pieces.move_to_end(piece)
             return self._pieces[piece]
         with torch.inference_mode(False):  # whoever asks first: it may be trained later
-            found = self._pieces[piece] = _Bound(self._build(piece))
+            found = self._assemble(piece) if plan_of(piece) else _Bound.of(self._build(piece))
+        self._pieces[piece] = found
         if len(self._pieces) > KEPT_PIECES:
             self._pieces.popitem(last=False)
         return found
+
+    def _assemble(self, piece: Piece) -> "_Bound":
+        """Make a piece of its parts, which are bound and kept one by one."""
+        parts = [self._bound(part) for part in parts_of(piece)]
+        return _Bound.assembled(assemble(piece, [part.module for part in parts]), parts)
 
     def _build(self, piece: Piece) -> nn.Module:
         module = blueprint(piece.build)
@@ -133,25 +153,44 @@ class Store:
         }
 
 
+@dataclass(frozen=True)
 class _Bound:
     """A module bound to a store, and what of it must be reset, found once."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.parts = list(module.modules())
-        self.parameters = list(module.parameters())
-        norms = [m for m in self.parts if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.zeros = [b for m in norms for n, b in m.named_buffers() if n != "running_var"]
-        self.ones = [b for m in norms for n, b in m.named_buffers() if n == "running_var"]
+    module: nn.Module
+    inner: list[nn.Module]  # the module itself, and all within
+    parameters: list[nn.Parameter]
+    zeros: list[Tensor]  # what batch norm's statistics begin with
+    ones: list[Tensor]
+
+    @staticmethod
+    def of(module: nn.Module) -> "_Bound":
+        """Look into a module."""
+        inner = list(module.modules())
+        norms = [m for m in inner if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        zeros = [b for m in norms for n, b in m.named_buffers() if n != "running_var"]
+        ones = [b for m in norms for n, b in m.named_buffers() if n == "running_var"]
+        return _Bound(module, inner, list(module.parameters()), zeros, ones)
+
+    @staticmethod
+    def assembled(module: Planned, parts: "list[_Bound]") -> "_Bound":
+        """Put together what is known of a module's parts."""
+        return _Bound(
+            module,
+            [module, *module.folders, *(m for part in parts for m in part.inner)],
+            [p for part in parts for p in part.parameters],
+            [b for part in parts for b in part.zeros],
+            [b for part in parts for b in part.ones],
+        )
 
     def reset(self) -> None:
         """Forget gradients, statistics and modes."""
         for parameter in self.parameters:
             parameter.grad = None
             parameter.requires_grad_(True)
-        for part in self.parts:
-            if not part.training:
-                part.training = True
+        for module in self.inner:
+            if not module.training:
+                module.training = True
         if self.zeros:
             torch._foreach_zero_(self.zeros)
             for variance in self.ones:

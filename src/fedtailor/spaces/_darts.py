@@ -1,15 +1,8 @@
-"""Networks of the DARTS family: cells and their wiring, and the sets of operations.
+"""Networks of the DARTS family: their cells in a row, and the sets of operations.
 
 Liu et al. 2019, "DARTS: Differentiable Architecture Search"; the sets s1 to s4 are those of Zela et
 al. 2020, "Understanding and Robustifying Differentiable Architecture Search".
-
-A cell has two inputs, the outputs of the two cells before it, and four nodes; every node has an
-edge from both inputs and from all nodes before it: 14 edges, numbered node by node. What goes from
-cell to cell is (output before last, already rectified; last output): everything that reads the
-former begins with a ReLU, which is thus computed once.
 """
-
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,36 +10,17 @@ from torch.nn import functional as F
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Task
 from fedtailor.networks.pieces import Piece
-from fedtailor.spaces._darts_operations import (
-    FactorizedReduce,
-    Maps,
-    Preprocess,
-    Style,
-    concatenate,
-    dropped,
-    operation,
-)
+from fedtailor.spaces._darts_cell import EDGES, NODES, Cell, Edges, Operations, Place
+from fedtailor.spaces._darts_operations import Style
 
-NODES = 4
 STEM_WIDENING = 3  # the stem has so many times the channels of the first cell
 KINDS = ("normal", "reduction")
 NAMES = ("c_{k-2}", "c_{k-1}", "0", "1", "2", "3")  # of the inputs and nodes, as papers draw them
-EDGES = tuple((source, node + 2) for node in range(NODES) for source in range(node + 2))
-NODE_EDGES = tuple(
-    tuple(number for number, (_, target) in enumerate(EDGES) if target == node + 2)
-    for node in range(NODES)
-)
-INPUT_EDGES = tuple(
-    tuple(number for number, (start, _) in enumerate(EDGES) if start == source)
-    for source in range(2)
-)
 EIGHT = (
     "none", "max_pool_3x3", "avg_pool_3x3", "skip_connect",
     "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
 )  # fmt: skip
 
-Operations = tuple[str, ...]
-Edges = tuple[Operations, ...]  # the operations of each of a cell's 14 edges; () where it has none
 Cells = tuple[Edges, Edges]  # of normal and of reduction cells
 Arrow = tuple[str, str, Operations]  # source, target and what is between them
 
@@ -81,21 +55,6 @@ OPERATION_SETS: dict[str, Cells] = {
     "s4": _everywhere("noise", "sep_conv_3x3"),
     "s5": _everywhere(*EIGHT[1:]),
 }
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a cell is: the channels it reads and has, what it does to the size of the map."""
-
-    before_last: int
-    last: int
-    channels: int
-    reduction: bool = False
-    after_reduction: bool = False
-
-    def stride(self, edge: int) -> int:
-        """Return the stride of an edge: 2 from the inputs of a reduction cell."""
-        return 2 if self.reduction and EDGES[edge][0] < 2 else 1
 
 
 def places(channels: int, cells: int) -> tuple[Place, ...]:
@@ -160,53 +119,6 @@ class Stem(nn.Module):
             images = F.interpolate(images, size, mode="bicubic", align_corners=False)
         maps = self.norm(self.conv(images))
         return F.relu(maps), maps
-
-
-class Cell(nn.Module):
-    """Four nodes, each the sum of all operations on its edges; their maps one after the other."""
-
-    def __init__(self, place: Place, edges: Edges, style: Style) -> None:
-        super().__init__()
-        first = FactorizedReduce if place.after_reduction else Preprocess
-        self.preprocess0 = first(place.before_last, place.channels, style)
-        self.preprocess1 = Preprocess(place.last, place.channels, style)
-        self.drop_path = style.drop_path
-        self.sums: list[list[tuple[int, nn.Module | None]]] = [[] for _ in range(NODES)]
-        for number, ((source, target), names) in enumerate(zip(EDGES, edges, strict=True)):
-            edge = {
-                name: operation(name, place.channels, place.stride(number), style) for name in names
-            }
-            self.sums[target - 2] += [(source, made) for made in edge.values()]
-            modules = {name: made for name, made in edge.items() if made is not None}
-            if modules:
-                self.add_module(f"edge{number}", nn.ModuleDict(modules))
-        self.read = {source for terms in self.sums for source, _ in terms}
-
-    def forward(self, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return what the next cell reads."""
-        before_last, last = Maps(state[0], state[0]), Maps(state[1])
-        maps = [
-            Maps(self.preprocess0(before_last)) if 0 in self.read else before_last,
-            Maps(self.preprocess1(last)) if 1 in self.read else last,
-        ]
-        for terms in self.sums:
-            maps.append(Maps(self._sum(maps, terms)))
-        return last.rectified, concatenate([node.plain for node in maps[2:]])
-
-    def _sum(self, maps: list[Maps], terms: list[tuple[int, nn.Module | None]]) -> Tensor:
-        total = self._term(maps, *terms[0])
-        own = False  # whether nobody else holds `total`, so that it may be added to in place
-        for source, made in terms[1:]:
-            term = self._term(maps, source, made)
-            total, own = (total.add_(term) if own else total + term), True
-        return total
-
-    def _term(self, maps: list[Maps], source: int, made: nn.Module | None) -> Tensor:
-        """Return what an operation makes of its source; None stands for the source itself."""
-        if made is None:
-            return maps[source].plain
-        found = made(maps[source])
-        return dropped(found, self.drop_path) if self.drop_path and self.training else found
 
 
 class Head(nn.Linear):

@@ -17,15 +17,9 @@ from annotated_types import Ge, Interval
 from fedtailor.core.space import Arch, Choice, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
-from fedtailor.spaces._darts import (
-    EDGES,
-    INPUT_EDGES,
-    NAMES,
-    NODE_EDGES,
-    OPERATION_SETS,
-    Cells,
-    Operations,
-)
+from fedtailor.spaces._darts import NAMES, OPERATION_SETS, Cells
+from fedtailor.spaces._darts_cell import EDGES, INPUT_EDGES, NODE_EDGES, NODES, Operations
+from fedtailor.spaces._darts_operations import Style
 
 CONVOLUTIONS = ("dil_conv_3x3", "dil_conv_5x5", "sep_conv_3x3", "sep_conv_5x5")
 RANKS = {  # from cheap to dear, by stride: a strided skip connection is a convolution
@@ -68,7 +62,7 @@ class DARTS(ChainSpace):
         """List stem, cells and head."""
         layout = _darts.places(self.channels, self.cells)
         stem = _darts.stem(task, layout[0].last, self.stem_stride, self.resolution)
-        style = _darts.Style(affine=self.affine)
+        style = Style(affine=self.affine)
         return _darts.pieces(stem, layout, self._alive(self.repair(arch)), style, task.classes)
 
     def drawing(self, arch: Arch) -> dict[str, list[_darts.Arrow]]:
@@ -173,9 +167,7 @@ def _tokens(choices: tuple[Choice, ...]) -> tuple[Token, ...]:
     found: list[Token] = []
     for stage in range(len(_darts.KINDS)):
         first = len(found)
-        into = {
-            node + 2: [first + edge for edge in NODE_EDGES[node]] for node in range(_darts.NODES)
-        }
+        into = {node + 2: [first + edge for edge in NODE_EDGES[node]] for node in range(NODES)}
         inputs = range(first - len(NODE_EDGES[-1]), first) if stage else ()
         for place, (source, _) in enumerate(EDGES):
             gene = len(found)
@@ -184,6 +176,7 @@ def _tokens(choices: tuple[Choice, ...]) -> tuple[Token, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _decoded(gene: int, offered: Operations, form: str) -> Operations:
     mask = 1 << gene if form == "path" else gene
     return tuple(n for bit, n in enumerate(offered) if mask >> bit & 1 and n != "none")

@@ -15,7 +15,9 @@ from fedtailor.core.registry import nearest
 from fedtailor.core.space import Arch, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
-from fedtailor.spaces._darts import EDGES, EIGHT, KINDS, NODES, Cells, Edges, Operations
+from fedtailor.spaces._darts import EIGHT, KINDS, Cells
+from fedtailor.spaces._darts_cell import EDGES, NODES, Edges, Operations
+from fedtailor.spaces._darts_operations import Style
 
 # "operation source" of every node's two inputs, of the normal / the reduction cell. Sources 0 and 1
 # are c_{k-2} and c_{k-1}, source 2 is the first node.
@@ -52,7 +54,7 @@ class DARTSNetwork(ChainSpace):
         """List stem, cells and head."""
         layout = _darts.places(self.channels, self.cells)
         stem = _darts.stem(task, layout[0].last, self.stem_stride)
-        style = _darts.Style(affine=True, pool_norm=False, drop_path=self.drop_path)
+        style = Style(affine=True, pool_norm=False, drop_path=self.drop_path)
         return _darts.pieces(stem, layout, _cells(self.genotype), style, task.classes)
 
     def drawing(self, arch: Arch = ()) -> dict[str, list[_darts.Arrow]]:
