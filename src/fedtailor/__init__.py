@@ -12,13 +12,14 @@ os.environ.setdefault("MKL_CBWR", "AVX2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
+    from fedtailor.engines._base import Engine
     from fedtailor.experiment.lifecycle import resume, run
     from fedtailor.experiment.onboarding import onboard
     from fedtailor.runs.folder import Run
     from fedtailor.runs.summary import summarise
 
 __version__ = "0.1.0"
-__all__ = ["Run", "onboard", "resume", "run", "summarise"]
+__all__ = ["Engine", "Run", "onboard", "resume", "run", "summarise"]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +40,8 @@ def __getattr__(name: str) -> Any:
         from fedtailor.runs.summary import summarise
 
         return summarise
+    if name == "Engine":
+        from fedtailor.engines._base import Engine
+
+        return Engine
     raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")

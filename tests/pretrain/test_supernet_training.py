@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import Work, Worker
+from fedtailor.core.processes import Work
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.space import Task
 from fedtailor.core.types import Augment, Examples, Setting, Tensors
@@ -22,6 +22,7 @@ from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, usage, view
 from fedtailor.pretrain import supernet_training
 from fedtailor.pretrain.supernet_training import PAPER, SupernetTraining, step_archs, train_supernet
+from fedtailor.pretrain.team import Worker
 from fedtailor.search import schemes
 from fedtailor.search.genes import option_counts
 from fedtailor.spaces.darts import DARTS

@@ -1,10 +1,10 @@
-"""Where clients live in a simulation: their data, private states, and how a step is done."""
+"""One client's step: the same wherever it is done."""
 
 import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +12,39 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedtailor.algorithms._base import Algorithm, check_sends, state_types
+from fedtailor.algorithms._base import check_sends, state_types
 from fedtailor.core import codec
 from fedtailor.core.rng import seed_for
 from fedtailor.core.space import Arch
 from fedtailor.core.types import (
     NEVER,
     Client,
-    ClientInfo,
     Found,
     Log,
     Message,
     Metric,
     Reply,
-    Setting,
 )
-from fedtailor.data.federation import Federation
-from fedtailor.engines._base import Done, Ticket
+from fedtailor.engines._base import ClientHost, Done, Ticket
 from fedtailor.networks import cost
 from fedtailor.runs.folder import state_file
 from fedtailor.training import learn
 
 
-@dataclass(frozen=True)
-class Site:
-    """All that is needed to do any client's step."""
-
-    algorithm: Algorithm[Any, Any]
-    setting: Setting
-    federation: Federation
-    clients: tuple[ClientInfo, ...]
-    states: Path  # where private states are kept
-    models: Path | None  # where deployed models go
-    device: str = "cpu"
-
-    def client(self, ticket: Ticket) -> Client:
-        """Bring together what the client may look at in this step."""
-        train, val, test = (
-            self.federation.examples(ticket.client, split) for split in ("train", "val", "test")
-        )
-        info = self.clients[ticket.client]
-        return Client(self.setting, info, ticket.round, train, val, test, self.device)
-
-
-def perform(site: Site, ticket: Ticket, message: Message) -> Done:
+def perform(host: ClientHost, ticket: Ticket, message: Message) -> Done:
     """Do a client's step."""
     began = time.perf_counter()
-    client = site.client(ticket)
-    key = seed_for(site.setting.seed, ticket.round, ticket.client, ticket.step)
-    with _seeded(key, site.device), _read_only(message):
-        own = _read_state(site, ticket, client)
+    client = host.client(ticket)
+    key = seed_for(host.setting.seed, ticket.round, ticket.client, ticket.step)
+    with _seeded(key, host.device), _read_only(message):
+        own = _read_state(host, ticket, client)
         if ticket.step == "train":
-            own, reply = site.algorithm.train(client, own, message)
-            check_sends(site.algorithm.sends, message, reply.message)
+            own, reply = host.algorithm.train(client, own, message)
+            check_sends(host.algorithm.sends, message, reply.message)
             if own is not None:
-                codec.write(site.states / state_file(ticket.client, ticket.round), own)
+                codec.write(host.states / state_file(ticket.client, ticket.round), own)
         else:
-            reply = Reply(log=_evaluate(site, ticket, client, own, message))
+            reply = Reply(log=_evaluate(host, ticket, client, own, message))
     seconds = time.perf_counter() - began
     stateful = ticket.step == "train" and own is not None
     return Done(_as_over_a_wire(reply), client.meter.macs, seconds, stateful)
@@ -85,14 +61,14 @@ def _as_over_a_wire(reply: Reply) -> Reply:
     return Reply(Message(tensors, json.loads(json.dumps(reply.message.info))), log)
 
 
-def _read_state(site: Site, ticket: Ticket, client: Client) -> Any:
+def _read_state(host: ClientHost, ticket: Ticket, client: Client) -> Any:
     if ticket.version == NEVER:
-        return site.algorithm.client_init(client)
-    _, kind = state_types(site.algorithm)
-    return codec.read(kind, site.states / state_file(ticket.client, ticket.version))
+        return host.algorithm.client_init(client)
+    _, kind = state_types(host.algorithm)
+    return codec.read(kind, host.states / state_file(ticket.client, ticket.version))
 
 
-def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
+def _evaluate(site: ClientHost, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
     metrics: list[Metric] = []
     found: list[Found] = []
     classes = site.setting.task.classes
@@ -113,7 +89,7 @@ def _evaluate(site: Site, ticket: Ticket, client: Client, own: Any, message: Mes
     return Log(tuple(metrics), tuple(found))
 
 
-def _deployed(site: Site, arch: Arch, score: float) -> Found:
+def _deployed(site: ClientHost, arch: Arch, score: float) -> Found:
     """Say which architecture a client would use, and what it costs."""
     space, task, how = site.setting.space, site.setting.task, site.algorithm
     memory = cost.training_memory(space, arch, task, how.batch, how.optimizer)
@@ -125,7 +101,7 @@ def _deployed(site: Site, arch: Arch, score: float) -> Found:
     return Found(arch, score, prices, "deployed")
 
 
-def _save_model(models: Path, site: Site, client: int, model: nn.Module) -> None:
+def _save_model(models: Path, site: ClientHost, client: int, model: nn.Module) -> None:
     folder = models / f"{client:03d}"
     folder.mkdir(parents=True, exist_ok=True)
     task = site.setting.task

@@ -13,9 +13,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.types import Server
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
-from fedtailor.engines._base import Engine
-from fedtailor.engines._client import Site
-from fedtailor.engines.local import InProcess, Workers
+from fedtailor.engines._base import ClientHost, make_engine
 from fedtailor.experiment.prepare import check_config, clients_of, setting_of, taking_part
 from fedtailor.experiment.rounds import Loop, Progress, federate
 from fedtailor.runs.config import Config, as_config
@@ -84,21 +82,18 @@ def conduct(
     load: Callable[[DataOptions], Federation] = load_federation,
 ) -> Run:
     """Read the data, open the run folder, and do what is left to do."""
-    workers = Workers(config.engine.workers) if config.engine.workers else None
+    engine = make_engine(config.engine)  # first: its workers start while the data is read
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: sums must not depend on the number of threads
     try:
         federation = load(config.data)
         check_config(config, federation)
         folder = open_folder(federation)
-        site = _site(config, federation, folder)
-        engine: Engine = InProcess(site)
-        if workers:
-            workers.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
-            engine = workers
-        clients = tuple(site.clients[i] for i in taking_part(config, federation))
-        setting = site.setting
-        del federation, site  # the workers have the data: no second copy of it here
+        host = _host(config, federation, folder)
+        engine.open(host)
+        clients = tuple(host.clients[i] for i in taking_part(config, federation))
+        setting = host.setting
+        del federation, host  # the workers have the data: no second copy of it here
         progress = progress or Progress(config.rounds)
         progress.rounds = config.rounds
         progress.started_at = progress.round = max(folder.last_round(), 0)
@@ -108,12 +103,11 @@ def conduct(
         return folder
     finally:
         torch.set_num_threads(threads)
-        if workers:
-            workers.close()
+        engine.close()
 
 
-def _site(config: Config, federation: Federation, folder: Run) -> Site:
-    return Site(
+def _host(config: Config, federation: Federation, folder: Run) -> ClientHost:
+    return ClientHost(
         config.algorithm,
         setting_of(config, federation),
         federation,

@@ -13,8 +13,8 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import ClientInfo, Message, Server
 from fedtailor.data.federation import Federation, load_federation
-from fedtailor.engines._base import Done, Ticket
-from fedtailor.engines._client import Site, perform
+from fedtailor.engines._base import ClientHost, Done, Ticket
+from fedtailor.engines._client import perform
 from fedtailor.experiment.prepare import check_config, clients_of, setting_of, taking_part
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
@@ -75,7 +75,7 @@ def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            site = Site(
+            host = ClientHost(
                 config.algorithm,
                 setting,
                 small,
@@ -87,9 +87,9 @@ def _rehearse(config: Config, federation: Federation) -> dict[str, Any]:
             state = config.algorithm.server_init(server)
             message = config.algorithm.serve(server, state, clients[0])
             sent, more = _typical(config, server, state, message)
-            trained = _second_of_two(site, Ticket("train", 0, 1), sent)
-            tested = _second_of_two(site, Ticket("evaluate", 0, 1), message)
-            deployed = _second_of_two(site, Ticket("deploy", 0, 1), message)
+            trained = _second_of_two(host, Ticket("train", 0, 1), sent)
+            tested = _second_of_two(host, Ticket("evaluate", 0, 1), message)
+            deployed = _second_of_two(host, Ticket("deploy", 0, 1), message)
     finally:
         torch.set_num_threads(threads)
     down, up = (round(m.nbytes * more) for m in (sent, trained.reply.message))
@@ -157,10 +157,10 @@ def _shorten(federation: Federation, batch: int) -> Federation:
     return replace(federation, rows=torch.cat(parts), bounds=ends[None])
 
 
-def _second_of_two(site: Site, ticket: Ticket, message: Any) -> Done:
+def _second_of_two(host: ClientHost, ticket: Ticket, message: Any) -> Done:
     """The first step of a kind pays for what is built only once."""
     try:
-        perform(site, ticket, message)
-        return perform(site, ticket, message)
+        perform(host, ticket, message)
+        return perform(host, ticket, message)
     except Exception as error:
         raise UserError(f"a trial step to {ticket.step} failed: {error}") from error

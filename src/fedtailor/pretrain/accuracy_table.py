@@ -26,14 +26,14 @@ from torch import Tensor
 from fedtailor.core import channel, codec
 from fedtailor.core.compute import reproducible
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import Worker, team
-from fedtailor.core.registry import describe, space_of
+from fedtailor.core.registry import describe, rebuild
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json, Tensors
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
 from fedtailor.pretrain.sub_tasks import Marking, SubTask, marking
+from fedtailor.pretrain.team import Worker, team
 from fedtailor.search.genes import sample_many
 from fedtailor.training.population import walk
 
@@ -193,7 +193,7 @@ def _material(
 
 
 def _key(store: Store, material: Material, chunk: int) -> str:
-    return codec.digest([describe(store.space), store.task, store.copy(), material, chunk])
+    return codec.digest([describe("space", store.space), store.task, store.copy(), material, chunk])
 
 
 def _sorted(store: Store, archs: Sequence[Arch]) -> tuple[int, ...]:
@@ -269,7 +269,7 @@ def _share(
     """Have worker processes compute the chunks, each the next when it is done with one."""
     tensors, tree = codec.pack((job.material, job.store.copy()), copy=False)
     head = {
-        "space": describe(job.store.space),
+        "space": describe("space", job.store.space),
         "task": codec.pack(job.store.task)[1],
         "tree": tree,
         "device": job.store.device,
@@ -294,7 +294,7 @@ def serve(parent: socket.socket, head: Json, tensors: Tensors) -> None:
     """Compute the chunks that the parent asks for: the work of a worker process."""
     material, weights = codec.unpack(tuple[Material, Tensors], tensors, head["tree"], copy=False)
     task = codec.unpack(Task, {}, head["task"])
-    store = Store(space_of(head["space"]), task, weights, head["device"])
+    store = Store(rebuild("space", head["space"]), task, weights, head["device"])
     job = _Job(store, material, Path(head["folder"]), head["size"], head["key"])
     while True:
         number = channel.receive(parent)[0]["chunk"]

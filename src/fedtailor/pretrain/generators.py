@@ -11,14 +11,14 @@ import torch
 
 import fedtailor
 from fedtailor.core.compute import Device, device_of
-from fedtailor.core.errors import UserError
-from fedtailor.core.registry import find, nearest
+from fedtailor.core.errors import UserError, nearest
+from fedtailor.core.registry import find, names
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json
 from fedtailor.core.validation import flatten, override, validate
 from fedtailor.data.federation import load_federation
-from fedtailor.data.load import load_source, source_names
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
@@ -124,9 +124,10 @@ def _space(name: str, preset: str | None) -> tuple[SearchSpace, str]:
 
 def data_options(data: str, overrides: dict[str, Any] | None = None) -> DataOptions:
     """Return the options of a data set by its name, or of a user's own by its path."""
-    key = "name" if data in source_names() else "path"
+    key = "name" if data in names("data") else "path"
     if key == "path" and ":" not in data and not Path(data).expanduser().exists():
-        raise UserError(f"data: no data set and no path is {data!r}{nearest(data, source_names())}")
+        meant = nearest(data, names("data"))
+        raise UserError(f"data: no data set and no path is {data!r}{meant}")
     return validate(DataOptions, {key: data, **(overrides or {})}, "data")
 
 

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from fedtailor.core import codec
 from fedtailor.core.compute import reproducible
 from fedtailor.core.errors import UserError
-from fedtailor.core.registry import describe, space_of
+from fedtailor.core.registry import describe, rebuild
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Augment, Examples, Json, Setting, Tensors
@@ -149,7 +149,9 @@ class _Problem:
     @cached_property
     def key(self) -> str:
         """Tell it from others by its content."""
-        return codec.digest([describe(self.space), self.task, self.examples, self.settings])
+        return codec.digest(
+            [describe("space", self.space), self.task, self.examples, self.settings]
+        )
 
     @cached_property
     def steps(self) -> int:
@@ -296,7 +298,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def _team(problem: _Problem, state: State, size: int) -> AbstractContextManager[Leader]:
     tensors, tree = codec.pack((problem.examples, state), copy=False)
     head = {
-        "space": describe(problem.space),
+        "space": describe("space", problem.space),
         "task": codec.pack(problem.task)[1],
         "settings": codec.pack(problem.settings)[1],
         "device": problem.device,
@@ -310,7 +312,7 @@ def follow(leader: socket.socket, head: Json, tensors: Tensors) -> None:
     examples, state = codec.unpack(tuple[Examples, State], tensors, head["tree"], copy=False)
     settings = codec.unpack(SupernetTraining, {}, head["settings"])
     task = codec.unpack(Task, {}, head["task"])
-    problem = _Problem(space_of(head["space"]), task, examples, settings, head["device"])
+    problem = _Problem(rebuild("space", head["space"]), task, examples, settings, head["device"])
     trainer, seat = _Trainer(problem, state), Follower(leader, head["share"], problem.device)
     with reproducible(problem.device):
         for step in range(state.done, problem.steps):
