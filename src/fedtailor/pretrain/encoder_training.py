@@ -10,7 +10,6 @@ official test images it tells right, with the weights as they are kept.
 import argparse
 import itertools
 import json
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -25,15 +24,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import whole_file
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Augment, Examples
 from fedtailor.data.batches import batch, chunks, epoch
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
+from fedtailor.networks.initial import initialise
 from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.search.diffusion.encoder import CIFAR100, COUNTER
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES, Small
-from fedtailor.search.diffusion.score_network import initialise
+from fedtailor.training.schedule import cosine
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class EncoderTraining:
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         done = (step + 0.5) / self.steps
-        return self.lr * min(1.0, done / self.warmup) * (1 + math.cos(math.pi * done)) / 2
+        return self.lr * min(1.0, done / self.warmup) * cosine(done)
 
 
 USUAL = EncoderTraining()
@@ -117,11 +118,9 @@ def keep(model: Classifier, file: Path) -> None:
         if not name.endswith(COUNTER)
     }
     model.body.load_state_dict({n: t.float() for n, t in kept.items()}, strict=False)
-    new = file.with_name(f"{file.name}.new")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file(kept, new)
-        new.replace(file)
+        with whole_file(file) as part:
+            safetensors.torch.save_file(kept, part)
     except OSError as error:
         raise UserError(f"--out: {file} cannot be written ({error}).") from None
 

@@ -19,6 +19,7 @@ from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Tensors
+from fedtailor.training.schedule import cosine, rise
 
 M = TypeVar("M", bound=nn.Module)
 Loss = Callable[[int, torch.Generator], Tensor]  # of a step, counted from 0, and its generator
@@ -39,10 +40,8 @@ class Training:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        risen = min(1.0, (step + 1) / max(self.warmup, 1))
-        if self.schedule == "constant":
-            return self.lr * risen
-        return self.lr * risen * (1 + math.cos(math.pi * step / self.steps)) / 2
+        fallen = cosine(step, self.steps) if self.schedule == "cosine" else 1.0
+        return self.lr * rise(step, self.warmup) * fallen
 
     def decay(self, step: int) -> float:
         """Return the decay of the average after a step, less at first: beginnings are forgotten."""

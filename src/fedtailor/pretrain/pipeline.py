@@ -26,7 +26,7 @@ from fedtailor.core.files import lock_folder
 from fedtailor.core.rng import numpy_rng_for, rng_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json, Setting, Tensors
-from fedtailor.networks.initial import initial_supernet, read_weights
+from fedtailor.networks.initial import initial_supernet, initialise, read_weights
 from fedtailor.networks.store import Store, full_shapes
 from fedtailor.pretrain import predictor_training as predicting
 from fedtailor.pretrain.accuracy_table import Table, accuracy_table, families
@@ -40,7 +40,7 @@ from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder, Features, encoded
 from fedtailor.search.diffusion.generator import Generator, rounded
 from fedtailor.search.diffusion.predictor import Predictor
-from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.score_network import ScoreNetwork
 from fedtailor.search.diffusion.tokens import encode, encoding
 from fedtailor.search.evolution import distinct
 

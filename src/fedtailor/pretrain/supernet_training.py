@@ -11,7 +11,6 @@ Every step draws from generators of its own key, and gradients are added up in t
 parts, so the weights are the same bytes for any number of workers and whenever it was stopped.
 """
 
-import math
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +38,7 @@ from fedtailor.networks.store import Store
 from fedtailor.pretrain.gradient_team import Follower, Leader, lead
 from fedtailor.search import schemes
 from fedtailor.training.optimise import SupernetOptimizer
+from fedtailor.training.schedule import cosine, rise
 
 Progress = Callable[[int, int], None]  # steps done, and of all
 
@@ -73,9 +73,8 @@ class SupernetTraining:
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        risen = min(1.0, (step + 1) / max(self.warmup, 1))
-        fallen = (1 + math.cos(math.pi * step / steps)) / 2 if self.schedule == "cosine" else 1.0
-        return self.lr * risen * fallen
+        fallen = cosine(step, steps) if self.schedule == "cosine" else 1.0
+        return self.lr * rise(step, self.warmup) * fallen
 
 
 PAPER = SupernetTraining(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.files import copy_file, lock_folder, sha256_of
+from fedtailor.core.files import copy_file, lock_folder, sha256_of, whole_file
 from fedtailor.data.federation import Federation
 from fedtailor.runs.config import Config, write_config
 from fedtailor.runs.environment import environment
@@ -50,16 +50,13 @@ def create_run(
         )
         if start is not None:
             copy_file(start, path / START)
-        new = path / "run.db.new"
-        new.unlink(missing_ok=True)
-        with closing(sqlite3.connect(new)) as db:
+        with whole_file(path / "run.db") as new, closing(sqlite3.connect(new)) as db:
             db.executescript(SCHEMA)
             if start is not None:
                 about = f"the state of {config.start}, sha256 {sha256_of(path / START)}"
                 row = (0, None, "start", about, time.time())
                 db.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?)", row)
                 db.commit()
-        new.rename(path / "run.db")
     return Run(path)
 
 

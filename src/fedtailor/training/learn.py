@@ -19,6 +19,7 @@ from fedtailor.networks import cost
 from fedtailor.networks.pieces import allocate, blueprint
 from fedtailor.networks.store import Store
 from fedtailor.training.optimise import SupernetOptimizer
+from fedtailor.training.schedule import cosine
 
 EVALUATION_BATCH = 256
 
@@ -43,7 +44,7 @@ class Recipe:
         """Return the learning rate of a round, counted from 1."""
         done = (round - 1) / max(rounds, 1)
         if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * done)) / 2
+            return self.lr * cosine(done)
         if self.schedule == "step":
             return self.lr * 0.1 ** ((done >= 0.5) + (done >= 0.75))
         return self.lr
