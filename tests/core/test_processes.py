@@ -92,7 +92,7 @@ def test_closing_leaves_no_process_and_no_descriptor(started: Start):
     process.receive()
     descriptors = len(list(Path("/dev/fd").iterdir()))
     process.close()
-    assert process.process.returncode == -signal.SIGKILL
+    assert process.process.returncode is not None
     assert len(list(Path("/dev/fd").iterdir())) == descriptors - 2
 
 

@@ -15,7 +15,7 @@ other images each, agree no better: 0.82, 0.53 and 0.65.
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json, Tensors
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
+from fedtailor.pretrain.resumable import OnProgress
 from fedtailor.pretrain.sub_tasks import Marking, SubTask, marking
 from fedtailor.pretrain.team import Worker, team
 from fedtailor.search.genes import sample_many
@@ -39,7 +40,6 @@ from fedtailor.training.population import walk
 
 SIBLINGS = 4  # architectures of a family
 CHUNK = 50  # architectures: half a minute of work that a kill can lose
-Progress = Callable[[int, int], None]  # architectures done, and of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def accuracy_table(
     calibration: Examples | None,
     workers: int,
     folder: Path,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     chunk: int = CHUNK,
 ) -> Table:
     """Evaluate architectures on all sub-tasks.
@@ -111,21 +111,12 @@ def accuracy_table(
     job = _Job(store, material, folder, chunk, _key(store, material, chunk))
     folder.mkdir(parents=True, exist_ok=True)
     missing = [number for number in range(len(job.chunks)) if _read(job, number) is None]
-    done = len(archs) - sum(len(job.chunks[number]) for number in missing)
-
-    def finished(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None:
-            progress(done, len(archs))
-
-    finished(0)
-    if min(workers, len(missing)) > 1:
-        _share(job, missing, workers, finished)
-    else:
-        for number in missing:
-            _write(job, number)
-            finished(len(job.chunks[number]))
+    left = sum(len(job.chunks[number]) for number in missing)
+    told = progress or (lambda done, of: None)
+    told(len(archs) - left, len(archs))
+    for number in _computed(job, missing, workers):
+        left -= len(job.chunks[number])
+        told(len(archs) - left, len(archs))
     return Table(tuple(archs), tuple(tasks), *_rows(job, torch.tensor(order, dtype=torch.int64)))
 
 
@@ -263,9 +254,17 @@ def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return accuracy, likelihood, halves, plain
 
 
-def _share(
-    job: _Job, missing: Sequence[int], workers: int, finished: Callable[[int], None]
-) -> None:
+def _computed(job: _Job, missing: Sequence[int], workers: int) -> Iterator[int]:
+    """Compute chunks, here or in processes, and yield the number of each that is there."""
+    if min(workers, len(missing)) > 1:
+        yield from _shared_out(job, missing, workers)
+        return
+    for number in missing:
+        _write(job, number)
+        yield number
+
+
+def _shared_out(job: _Job, missing: Sequence[int], workers: int) -> Iterator[int]:
     """Have worker processes compute the chunks, each the next when it is done with one."""
     tensors, tree = codec.pack((job.material, job.store.copy()), copy=False)
     head = {
@@ -287,7 +286,7 @@ def _share(
             number = worker.receive()[0]["chunk"]
             if waiting:
                 worker.send({"chunk": waiting.popleft()})
-            finished(len(job.chunks[number]))
+            yield number
 
 
 def serve(parent: socket.socket, head: Json, tensors: Tensors) -> None:

@@ -12,7 +12,6 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +31,7 @@ from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.networks.initial import initialise
 from fedtailor.networks.pieces import allocate, blueprint
+from fedtailor.pretrain.resumable import OnProgress, remaining_steps
 from fedtailor.search.diffusion.encoder import CIFAR100, COUNTER
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES, Small
 from fedtailor.training.schedule import cosine
@@ -75,7 +75,7 @@ def train_encoder(
     classes: int,
     training: EncoderTraining = USUAL,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> Classifier:
     """Train from the beginning; same seed, same bytes.
 
@@ -97,16 +97,15 @@ def train_encoder(
         nesterov=True,
     )
     epochs = (epoch(examples, training.batch, rng_for(seed, "epoch", n)) for n in itertools.count())
-    rows = itertools.islice(itertools.chain.from_iterable(epochs), training.steps)
-    for step, chosen in enumerate(rows):
+    rows = itertools.chain.from_iterable(epochs)
+    for step in remaining_steps(0, training.steps, progress):
+        chosen = next(rows)
         for group in optimizer.param_groups:
             group["lr"] = training.rate(step)
         images, labels = batch(examples, chosen, rng_for(seed, "augment", step), "cpu")
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
-        if progress is not None:
-            progress(step + 1, training.steps)
     return model.eval()
 
 
