@@ -19,7 +19,7 @@ from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Examples
 from fedtailor.networks.store import Store
 from fedtailor.pretrain import pipeline
-from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
+from fedtailor.pretrain.pipeline import OnStage, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.sub_tasks import divided, draw_tasks, hold_out
 from fedtailor.pretrain.supernet_training import SupernetCheckpoint
@@ -79,7 +79,7 @@ class StopError(Exception):
     """What a test stops a stage by."""
 
 
-def following(seen: list[tuple[str, int, int]], stop: tuple[str, int] | None = None) -> Progress:
+def following(seen: list[tuple[str, int, int]], stop: tuple[str, int] | None = None) -> OnStage:
     """Return what writes down the progress, and ends it at some point of a stage."""
 
     def progress(stage: str, done: int, of: int) -> None:

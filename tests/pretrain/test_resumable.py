@@ -46,10 +46,8 @@ def test_a_step_is_told_when_it_is_saved(tmp_path: Path):
         if done == 4:
             raise KeyboardInterrupt
 
-    made = 2
+    made = {"done": 2}
     with pytest.raises(KeyboardInterrupt):
-        for step in remaining_steps(
-            2, 9, progress, Checkpoints(file, steps=1), lambda: {"done": made}
-        ):
-            made = step + 1
+        for step in remaining_steps(2, 9, progress, Checkpoints(file, steps=1), made.copy):
+            made["done"] = step + 1
     assert told == [(3, 9, 3), (4, 9, 4)]
