@@ -1,6 +1,6 @@
 """Training of the small image encoder that comes with the package, on CIFAR-100.
 
-python -m fedtailor.pretrain.encoder --out FILE
+python -m fedtailor.pretrain.encoder_training --out FILE
 
 It learns to tell the 100 classes apart (cross-entropy, SGD, crops and flips, cosine); what is kept
 is the network up to its features, in 16 bits. The last line printed is JSON: the share of the
@@ -149,7 +149,7 @@ def cifar100(root: str | None = None) -> tuple[Examples, Examples]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, write and report."""
-    parser = argparse.ArgumentParser(prog="python -m fedtailor.pretrain.encoder")
+    parser = argparse.ArgumentParser(prog="python -m fedtailor.pretrain.encoder_training")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--steps", type=int, default=USUAL.steps)
     parser.add_argument("--seed", type=int, default=0)

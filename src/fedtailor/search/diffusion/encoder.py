@@ -75,12 +75,12 @@ def load_encoder(file: Path | None = None) -> Encoder:
 
     Args:
         file: torchvision's ImageNet weights of ResNet-18 (.pth, or .safetensors of the same names),
-            or what `python -m fedtailor.pretrain.encoder` wrote.
+            or what `python -m fedtailor.pretrain.encoder_training` wrote.
     """
     if file is None and not SHIPPED.is_file():
         raise UserError(
             f"encoder: the package's own weights are missing, so give a file or make them by "
-            f"`python -m fedtailor.pretrain.encoder --out {SHIPPED}`."
+            f"`python -m fedtailor.pretrain.encoder_training --out {SHIPPED}`."
         )
     weights = _read(file or SHIPPED)
     if "stem.weight" in weights:
