@@ -17,6 +17,7 @@ import torch
 from fedtailor.core.rng import rng_for
 from fedtailor.data.federation import load_federation
 from fedtailor.data.options import DataOptions
+from fedtailor.networks.initial import initialise
 from fedtailor.runs.config import make_space
 from fedtailor.search.diffusion import predictor as predictors
 from fedtailor.search.diffusion import score_network as scores
@@ -24,7 +25,7 @@ from fedtailor.search.diffusion.encoder import features, load_encoder
 from fedtailor.search.diffusion.generator import Generator, Sampling, shipped
 from fedtailor.search.diffusion.guidance import guided
 from fedtailor.search.diffusion.predictor import Predictor
-from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.score_network import ScoreNetwork
 from fedtailor.search.diffusion.sde import VE, predictor_corrector
 from fedtailor.search.diffusion.tokens import encoding, project, raw_valid
 

@@ -23,8 +23,8 @@ from fedtailor.core import codec, registry
 from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Augment, ClientInfo, Message, Result, Server, Setting
 from fedtailor.data.federation import Federation
-from fedtailor.engines._base import Done, Ticket
-from fedtailor.engines._client import Site, perform
+from fedtailor.engines._base import ClientHost, Done, Ticket
+from fedtailor.engines._client import perform
 from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.search import policy
 from fedtailor.training.merge import merge, weighed
@@ -80,7 +80,7 @@ def measure(name: str, folder: Path) -> dict[str, float]:
     algorithm = PerFedRLNAS(epochs=EPOCHS, batch=BATCH)
     setting = Setting(TASK, registry.find("space", name)(), ROUNDS, 0)
     clients = tuple(ClientInfo(i, IMAGES[0]) for i in range(CLIENTS))
-    site = Site(algorithm, setting, federation(), clients, folder, None)
+    host = ClientHost(algorithm, setting, federation(), clients, folder, None)
     server, space = Server(setting, 1, clients), setting.space
     cohort = draw_cohort(clients, COHORT, 0, 1)
     state = algorithm.server_init(server)
@@ -90,7 +90,7 @@ def measure(name: str, folder: Path) -> dict[str, float]:
     twins_s = 0.0
     for info in cohort:
         message = messages[info.id]
-        done.append(timed(lambda m=message, i=info: perform(site, Ticket("train", i.id, 1), m)))
+        done.append(timed(lambda m=message, i=info: perform(host, Ticket("train", i.id, 1), m)))
         arch = space.repair(tuple(message.info["genes"]))
         twins_s += plain_s(setting, arch, message)
         print(f"{name} client {info.id}: {done[-1][0]:.1f} CPU s", flush=True)

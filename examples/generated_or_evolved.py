@@ -28,6 +28,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from fedtailor.core import codec
+from fedtailor.core.files import whole_file
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import Augment, Examples
@@ -179,9 +180,8 @@ def compare(work: Work, client: int) -> str:
     found = {
         name: sorted((tested[a] for a in group), reverse=True) for name, group in groups.items()
     }
-    new = file.with_suffix(".new")  # whole or not at all
-    new.write_text(json.dumps({"client": client, "rbf": learned.kind, "accuracy": found}))
-    new.replace(file)
+    with whole_file(file) as part:
+        part.write_text(json.dumps({"client": client, "rbf": learned.kind, "accuracy": found}))
     return file.read_text()
 
 

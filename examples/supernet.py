@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 
 from fedtailor.core import registry
+from fedtailor.core.files import whole_file
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Client, ClientInfo, Setting
 from fedtailor.data.federation import load_federation
@@ -74,8 +75,8 @@ def train_supernet(client: Client, recipe: learn.Recipe, file: Path) -> Store:
             flush=True,
         )
         saved = store.copy() | {"epochs_done": torch.tensor(epoch)}
-        safetensors.torch.save_file(saved, file.with_suffix(".new"))
-        file.with_suffix(".new").replace(file)
+        with whole_file(file) as part:
+            safetensors.torch.save_file(saved, part)
     return store
 
 

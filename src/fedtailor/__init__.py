@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Setting,
         Tensors,
     )
+    from fedtailor.engines._base import Engine
     from fedtailor.experiment.lifecycle import resume, run
     from fedtailor.experiment.onboarding import onboard
     from fedtailor.experiment.planning import plan
@@ -56,6 +57,7 @@ _HOMES = {
     "core.space": "Arch Choice SearchSpace Task Token",
     "core.types": "Batch Budget Client ClientInfo Examples Log Message Metric Reply Result Server"
     " Setting Tensors",
+    "engines._base": "Engine",
     "experiment.lifecycle": "resume run",
     "experiment.onboarding": "onboard",
     "experiment.planning": "plan",

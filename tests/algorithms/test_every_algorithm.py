@@ -12,8 +12,8 @@ from fedtailor.algorithms._replies import check_reply
 from fedtailor.core import codec, registry
 from fedtailor.core.types import NEVER, Result, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines._base import Done, Ticket
-from fedtailor.engines._client import Site, perform
+from fedtailor.engines._base import ClientHost, Done, Ticket
+from fedtailor.engines._client import perform
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.runs.config import make_config
@@ -25,12 +25,12 @@ Tiny = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def site(tiny: Tiny, tmp_path: Path) -> Callable[..., Site]:
-    def make(name: str, **changes: Any) -> Site:
+def site(tiny: Tiny, tmp_path: Path) -> Callable[..., ClientHost]:
+    def make(name: str, **changes: Any) -> ClientHost:
         config = make_config(tiny(algorithm__name=name, **changes))
         federation = load_federation(config.data)
         clients = clients_of(federation, config)
-        return Site(
+        return ClientHost(
             config.algorithm, setting_of(config, federation), federation, clients, tmp_path, None
         )
 
@@ -38,7 +38,7 @@ def site(tiny: Tiny, tmp_path: Path) -> Callable[..., Site]:
 
 
 def one_round(
-    site: Site, round: int, state: Any, versions: dict[int, int]
+    site: ClientHost, round: int, state: Any, versions: dict[int, int]
 ) -> tuple[Any, list[Done]]:
     """Do a round of clients 0 to 2 by hand."""
     server = Server(site.setting, round, site.clients)
@@ -93,7 +93,7 @@ def test_resumes_identically(name: str, tiny: Tiny, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_states_pack_and_unpack(name: str, site: Callable[..., Site]):
+def test_states_pack_and_unpack(name: str, site: Callable[..., ClientHost]):
     where = site(name)
     server_kind, client_kind = state_types(where.algorithm)
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))
@@ -109,7 +109,7 @@ def test_states_pack_and_unpack(name: str, site: Callable[..., Site]):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_sends_only_what_it_declares(name: str, site: Callable[..., Site]):
+def test_sends_only_what_it_declares(name: str, site: Callable[..., ClientHost]):
     """And declares nothing that it never sends: some is sent only if memory is limited."""
     forms, seen = site(name).algorithm.sends(), set[str]()
     told: set[tuple[str, str]] = set()
@@ -131,7 +131,7 @@ def test_sends_only_what_it_declares(name: str, site: Callable[..., Site]):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_round_without_training_changes_nothing(name: str, site: Callable[..., Site]):
+def test_a_round_without_training_changes_nothing(name: str, site: Callable[..., ClientHost]):
     """The weights to the bit; and where clients tell nothing else, the whole state."""
     from dataclasses import replace
 
@@ -150,7 +150,7 @@ def test_a_round_without_training_changes_nothing(name: str, site: Callable[...,
 
 @pytest.mark.parametrize("name", EVERY)
 def test_deploys_for_clients_never_sampled_and_yields_untuned_first(
-    name: str, site: Callable[..., Site]
+    name: str, site: Callable[..., ClientHost]
 ):
     where = site(name, **ADAPTS.get(name, {}))
     state = where.algorithm.server_init(Server(where.setting, 0, where.clients))

@@ -13,8 +13,8 @@ from fedtailor.core import codec
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Budget, ClientInfo, Result, Server, Setting
 from fedtailor.data.federation import Federation
-from fedtailor.engines._base import Done, Ticket
-from fedtailor.engines._client import Site, perform
+from fedtailor.engines._base import ClientHost, Done, Ticket
+from fedtailor.engines._client import perform
 from fedtailor.networks import cost, norms
 from fedtailor.networks.network import network_of
 from fedtailor.networks.store import cut, shapes
@@ -24,24 +24,24 @@ from tests.helpers.made_up import TASK, Dense, chance, cpu, every_draw, generato
 
 
 @pytest.fixture
-def site(federation: Federation, tmp_path: Path) -> Site:
+def site(federation: Federation, tmp_path: Path) -> ClientHost:
     setting = Setting(federation.task, Dense(), rounds=50, seed=2)
     clients = tuple(ClientInfo(i, len(federation.examples(i, "train"))) for i in range(4))
     how = PerFedRLNAS(epochs=2, batch=16, lr=0.1, finetune_epochs=1)
-    return Site(how, setting, federation, clients, tmp_path, None)
+    return ClientHost(how, setting, federation, clients, tmp_path, None)
 
 
-def with_memory(site: Site, limits: list[float | None]) -> Site:
+def with_memory(site: ClientHost, limits: list[float | None]) -> ClientHost:
     """Give memory to the first clients, and leave the others out."""
     pairs = zip(site.clients, limits, strict=False)
     return replace(site, clients=tuple(replace(c, budget=Budget(memory_mb=mb)) for c, mb in pairs))
 
 
-def first_state(site: Site) -> Searching:
+def first_state(site: ClientHost) -> Searching:
     return site.algorithm.server_init(Server(site.setting, 0, site.clients))
 
 
-def play(site: Site, state: Searching, round: int) -> tuple[Searching, dict[int, Done]]:
+def play(site: ClientHost, state: Searching, round: int) -> tuple[Searching, dict[int, Done]]:
     """Do a round of all the site's clients, timed as a run times it."""
     server = Server(site.setting, round, site.clients)
     messages = site.algorithm.configure(server, state, list(site.clients))
@@ -59,7 +59,7 @@ def play(site: Site, state: Searching, round: int) -> tuple[Searching, dict[int,
     return site.algorithm.aggregate(server, state, iter(results)), done
 
 
-def test_a_draw_depends_on_seed_round_and_client_alone(site: Site):
+def test_a_draw_depends_on_seed_round_and_client_alone(site: ClientHost):
     state = first_state(site)
 
     def genes_of(cohort: list[ClientInfo], round: int = 1, seed: int = 2) -> dict[int, Any]:
@@ -74,7 +74,7 @@ def test_a_draw_depends_on_seed_round_and_client_alone(site: Site):
     assert len({genes_of([replace(site.clients[0], id=i)])[i] for i in range(30)}) > 5
 
 
-def test_a_subnet_is_sent_and_not_the_supernet(site: Site):
+def test_a_subnet_is_sent_and_not_the_supernet(site: ClientHost):
     state, space = first_state(site), site.setting.space
     server = Server(site.setting, 1, site.clients)
     for message in site.algorithm.configure(server, state, list(site.clients)).values():
@@ -88,7 +88,7 @@ def test_a_subnet_is_sent_and_not_the_supernet(site: Site):
     assert codec.digest(state.weights) == codec.digest(first_state(site).weights)
 
 
-def test_training_is_what_it_says(site: Site):
+def test_training_is_what_it_says(site: ClientHost):
     """Local epochs on what was sent, statistics settled, accuracy on validation data."""
     state, done = play(site, first_state(site), 1)
     server = Server(site.setting, 1, site.clients)
@@ -114,7 +114,7 @@ def test_training_is_what_it_says(site: Site):
         assert state.past[i].accuracy == accuracy
 
 
-def test_a_device_without_the_memory_does_not_train(site: Site):
+def test_a_device_without_the_memory_does_not_train(site: ClientHost):
     least = cost.training_memory(Dense(), Dense().smallest(), site.setting.task, 16)
     poor = with_memory(site, [0.9 * least / cost.MIB, 1e3, None, None])
     state, done = play(poor, first_state(poor), 1)
@@ -133,7 +133,7 @@ def test_a_device_without_the_memory_does_not_train(site: Site):
 
 @pytest.mark.parametrize("options", [{}, {"lambda_memory": 1.0, "baseline": "own"}], ids=str)
 def test_a_client_with_little_memory_learns_smaller_architectures(
-    site: Site, options: dict[str, Any]
+    site: ClientHost, options: dict[str, Any]
 ):
     """Three of 12 architectures fit client 0; client 1 has no limit."""
     task, space = site.setting.task, Dense()
@@ -176,7 +176,7 @@ def test_what_is_served_fits_the_memory(name: str):
     assert how.chosen(setting, state, ClientInfo(0, 10)) == policy.likeliest(space, alphas[0])
 
 
-def test_frozen_weights_neither_travel_nor_change(site: Site):
+def test_frozen_weights_neither_travel_nor_change(site: ClientHost):
     still = replace(site, algorithm=replace(site.algorithm, frozen=True))
     start = state = first_state(still)
     for round in (1, 2):
@@ -195,7 +195,7 @@ def test_frozen_weights_neither_travel_nor_change(site: Site):
     assert set(state.policies.numbers) == {0, 1, 2, 3}, "policies learn"
 
 
-def test_what_is_deployed_is_recalibrated_also_for_clients_never_sampled(site: Site):
+def test_what_is_deployed_is_recalibrated_also_for_clients_never_sampled(site: ClientHost):
     state, _ = play(replace(site, clients=site.clients[:2]), first_state(site), 1)
     server = Server(site.setting, 1, site.clients)
     for info in site.clients:
@@ -216,20 +216,20 @@ def test_what_is_deployed_is_recalibrated_also_for_clients_never_sampled(site: S
         assert [name for name, _ in models] == ["tuned"]
 
 
-def relabelled(site: Site, client_rows: slice) -> Site:
+def relabelled(site: ClientHost, client_rows: slice) -> ClientHost:
     """Give other labels to part of every client's data: slice(2, 4) is that for tests."""
     data, labels = site.federation, site.federation.labels.clone()
     for first, last in data.bounds[:, client_rows].tolist():
         rows = data.rows[first:last]
         labels[rows] = (labels[rows] + 1) % 10
-    return replace(site, federation=replace(data, labels=labels))
+    return replace(site, data=replace(data, labels=labels))
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_test_data_is_never_looked_at(site: Site, frozen: bool):
+def test_test_data_is_never_looked_at(site: ClientHost, frozen: bool):
     """Other test labels: the same bytes leave the clients, and the same state follows."""
 
-    def bytes_of(site: Site) -> tuple[str, list[str], list[float]]:
+    def bytes_of(site: ClientHost) -> tuple[str, list[str], list[float]]:
         state, sent, tested = first_state(site), [], []
         for round in (1, 2, 3):
             state, done = play(site, state, round)
@@ -288,7 +288,7 @@ def test_settled_statistics_are_the_exact_moving_means(batches: int):
     assert torch.equal(model[3].running_var, plain), "a plain mean has nothing to settle"  # pyright: ignore
 
 
-def test_statistics_of_a_model_that_never_trained_are_left_alone(site: Site):
+def test_statistics_of_a_model_that_never_trained_are_left_alone(site: ClientHost):
     state = first_state(site)
     arch = Dense().largest()
     weights = cut(state.weights, shapes(Dense(), arch, site.setting.task))
@@ -299,7 +299,7 @@ def test_statistics_of_a_model_that_never_trained_are_left_alone(site: Site):
     assert model.module.state_dict()["hidden0.2.running_var"].eq(1).all()
 
 
-def test_parameters_are_copied_without_statistics(site: Site):
+def test_parameters_are_copied_without_statistics(site: ClientHost):
     state, arch = first_state(site), Dense().largest()
     model = network_of(Dense(), arch, site.setting.task, state.weights)
     found = model.weights(statistics=False)

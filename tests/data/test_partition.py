@@ -12,7 +12,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
 from fedtailor.data.partition_fit import fit_counts
-from fedtailor.data.proportions import count_classes, deal, largest_remainder, rows_by_class
+from fedtailor.data.proportions import assign_rows, count_classes, largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
 
 seeds = st.integers(0, 2**32)
@@ -322,13 +322,13 @@ def test_fit_counts_changes_no_odds() -> None:
 
 def test_deal_gives_random_rows() -> None:
     counts = np.array([[50], [50]])
-    first = deal(np.zeros(100, dtype=np.int64), counts, np.random.default_rng(0))[0]
+    first = assign_rows(np.zeros(100, dtype=np.int64), counts, np.random.default_rng(0))[0]
     assert 10 < (first < 50).sum() < 40
 
 
 def test_deal_and_largest_remainder_by_hand() -> None:
     labels = np.array([0, 1, 0, 1, 1])
-    shares = deal(labels, np.array([[1, 2], [1, 0]]), np.random.default_rng(0))
+    shares = assign_rows(labels, np.array([[1, 2], [1, 0]]), np.random.default_rng(0))
     assert count_classes(labels, shares, 2).tolist() == [[1, 2], [1, 0]]
     assert [rows.tolist() for rows in rows_by_class(labels, 3)] == [[0, 2], [1, 3, 4], []]
     assert largest_remainder(np.array([1.5, 0.7, 1.8]), 4).tolist() == [1, 1, 2]

@@ -17,9 +17,9 @@ from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Failure, Message, Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines._base import Done, Ticket
-from fedtailor.engines._client import Site
-from fedtailor.engines.local import InProcess, Workers
+from fedtailor.engines._base import ClientHost, Done, Ticket
+from fedtailor.engines._in_process import InProcess
+from fedtailor.engines._worker_pool import WorkerPool
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.experiment.steps import ClientFailedError
@@ -30,19 +30,18 @@ from fedtailor.runs.summary import digest, summarise
 Tiny = Callable[..., dict[str, Any]]
 
 
-def site_of(table: dict[str, Any], folder: Path) -> tuple[Site, dict[str, str]]:
+def host_of(table: dict[str, Any], folder: Path) -> ClientHost:
     config = make_config(table)
     federation = load_federation(config.data)
-    site = Site(
+    return ClientHost(
         config.algorithm, setting_of(config, federation), federation,
         clients_of(federation, config), folder, None,
     )  # fmt: skip
-    return site, {"algorithm": config.algorithm_name, "space": config.space_name}
 
 
-def first_message(site: Site) -> Message:
-    server = Server(site.setting, 1, site.clients)
-    return site.algorithm.serve(server, site.algorithm.server_init(server), site.clients[0])
+def first_message(host: ClientHost) -> Message:
+    server = Server(host.setting, 1, host.clients)
+    return host.algorithm.serve(server, host.algorithm.server_init(server), host.clients[0])
 
 
 def alive(pid: int) -> bool:
@@ -81,12 +80,12 @@ def test_another_seed_gives_another_result(tiny: Tiny, tmp_path: Path):
 
 
 def test_a_message_is_copied_once_for_all_its_clients(tiny: Tiny, tmp_path: Path, monkeypatch: Any):
-    site, names = site_of(tiny(), tmp_path)
-    message, shares = first_message(site), []
+    host = host_of(tiny(), tmp_path)
+    message, shares = first_message(host), []
     share = channel.share
-    engine = Workers(1)
+    engine = WorkerPool(1)
     try:
-        engine.open(site, names)
+        engine.open(host)
         monkeypatch.setattr(channel, "share", lambda t: (shares.append(len(t)), share(t))[1])
         for client in range(4):
             engine.submit(Ticket("train", client, 1), message)
@@ -102,11 +101,11 @@ def test_a_message_is_copied_once_for_all_its_clients(tiny: Tiny, tmp_path: Path
 def test_collect_gives_up_when_the_time_is_out(
     tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
-    site, names = site_of(tiny(algorithm__name=misbehaving("Slow")), tmp_path)
-    engine = Workers(1)
+    host = host_of(tiny(algorithm__name=misbehaving("Slow")), tmp_path)
+    engine = WorkerPool(1)
     try:
-        engine.open(site, names)
-        engine.submit(Ticket("train", 0, 1), first_message(site))
+        engine.open(host)
+        engine.submit(Ticket("train", 0, 1), first_message(host))
         began = time.monotonic()
         assert engine.collect(timeout=0.2) is None
         assert time.monotonic() - began < 10
@@ -117,11 +116,11 @@ def test_collect_gives_up_when_the_time_is_out(
 def test_a_dead_worker_is_replaced_and_its_client_reported(
     tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
-    site, names = site_of(tiny(algorithm__name=misbehaving("Dies")), tmp_path)
-    message = first_message(site)
-    engine = Workers(1)
+    host = host_of(tiny(algorithm__name=misbehaving("Dies")), tmp_path)
+    message = first_message(host)
+    engine = WorkerPool(1)
     try:
-        engine.open(site, names)
+        engine.open(host)
         for client in (0, 1, 2):
             engine.submit(Ticket("train", client, 1), message)
         outcomes = {}
@@ -138,11 +137,11 @@ def test_a_dead_worker_is_replaced_and_its_client_reported(
 
 
 def test_an_idle_worker_that_dies_costs_no_client(tiny: Tiny, tmp_path: Path):
-    site, names = site_of(tiny(), tmp_path)
-    message = first_message(site)
-    engine = Workers(1)
+    host = host_of(tiny(), tmp_path)
+    message = first_message(host)
+    engine = WorkerPool(1)
     try:
-        engine.open(site, names)
+        engine.open(host)
         for _ in range(2):
             engine.submit(Ticket("train", 0, 1), message)
             arrived = engine.collect()
@@ -154,34 +153,41 @@ def test_an_idle_worker_that_dies_costs_no_client(tiny: Tiny, tmp_path: Path):
         engine.close()
 
 
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ("sys.exit(3)", "exit code 3"),
+        ("raise ValueError('late')", ".*ValueError while importing.*"),
+    ],
+)
 def test_a_worker_that_cannot_start_is_one_sentence(
-    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+    ends: str, why: str, tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
 ):
     """Not a client's failure, and not an endless row of new workers."""
     lame = tmp_path / "lame.py"
     own = misbehaving("Mine").rpartition(":")[0]
     lame.write_text(
         "import sys\n"
-        "if sys.argv[0].endswith('worker.py'):\n"
-        "    sys.exit(3)\n" + Path(own).read_text()
+        "if sys.argv[0].endswith('processes.py'):\n"
+        f"    {ends}\n" + Path(own).read_text()
     )
     table = tiny(algorithm__name=f"{lame}:Mine", engine__workers=1, on_failure="skip")
-    with pytest.raises(UserError, match=r"engine\.workers: worker 0 ended \(exit code 3\)"):
+    with pytest.raises(UserError, match=rf"^engine\.workers: worker 0 ended \({why}\) before it"):
         run(table, tmp_path / "run")
 
 
 def test_no_room_for_shared_memory_is_an_error_not_a_wait(
     tiny: Tiny, tmp_path: Path, monkeypatch: Any
 ):
-    site, names = site_of(tiny(), tmp_path)
-    message = first_message(site)
+    host = host_of(tiny(), tmp_path)
+    message = first_message(host)
 
     def full(_: object) -> None:
         raise OSError("no space left on device")
 
-    engine = Workers(1)
+    engine = WorkerPool(1)
     try:
-        engine.open(site, names)
+        engine.open(host)
         monkeypatch.setattr(channel, "share", full)
         with pytest.raises(OSError, match="no space left"):
             engine.submit(Ticket("train", 0, 1), message)
@@ -251,7 +257,7 @@ def test_a_round_in_which_all_fail_changes_nothing(
     found = run(table, tmp_path / "run")
     assert summarise(found)["failures"] == 6
     assert summarise(found)["bytes"]["up"] == 0 < summarise(found)["bytes"]["down"]
-    first = initial_weights(site_of(table, tmp_path)[0].setting)
+    first = initial_weights(host_of(table, tmp_path).setting)
     assert codec.digest(Global(first)) == codec.digest(codec.read(Global, found.server_path(2)))
 
 
@@ -313,8 +319,9 @@ def test_shared_tensors_are_views_and_writing_is_private():
 
 def test_in_process_replies_are_copies(tiny: Tiny, tmp_path: Path):
     """One network serves all clients: a reply must not change when the next client trains."""
-    site, _ = site_of(tiny(), tmp_path)
-    engine, message = InProcess(site), first_message(site)
+    host, engine = host_of(tiny(), tmp_path), InProcess()
+    engine.open(host)
+    message = first_message(host)
     engine.submit(Ticket("train", 0, 1), message)
     engine.submit(Ticket("train", 1, 1), message)
     first = engine.collect()

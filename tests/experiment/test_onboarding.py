@@ -15,7 +15,7 @@ from fedtailor.algorithms.perfedrlnas import SHARED, PerFedRLNAS, Searching
 from fedtailor.cli.app import main
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
-from fedtailor.engines import local
+from fedtailor.engines import _in_process
 from fedtailor.engines._base import Ticket
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.onboarding import default_path, onboard
@@ -89,14 +89,14 @@ def test_the_supernet_stands_still_and_only_new_policies_learn(old: Run, new: Ru
 def test_only_accuracies_leave(new: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     sent = new.db.query("SELECT DISTINCT client, bytes FROM message WHERE direction = 'up'")
     assert {client for client, _ in sent} == set(NEW) and max(b for _, b in sent) < 50
-    replies, performed = [], local.perform
+    replies, performed = [], _in_process.perform
 
     def perform(site: Any, ticket: Ticket, message: Any) -> Any:
         done = performed(site, ticket, message)
         replies.append((ticket.step, done.reply.message))
         return done
 
-    monkeypatch.setattr(local, "perform", perform)
+    monkeypatch.setattr(_in_process, "perform", perform)
     again = onboard(Path(new.config["start"]).parents[1], tmp_path / "again", rounds=1)
     assert again.finished()
     steps = [message for step, message in replies if step == "train"]

@@ -174,16 +174,16 @@ def test_rounds_in_which_some_could_not_be_tested_are_not_selected(
     tiny: Tiny, tmp_path: Path, monkeypatch: Any
 ):
     """A mean over other clients cannot be compared."""
-    from fedtailor.engines import local
+    from fedtailor.engines import _in_process
 
-    performed = local.perform
+    performed = _in_process.perform
 
     def perform(site: Any, ticket: Any, message: Any) -> Any:
         if ticket.step == "evaluate" and ticket.round == 1 and ticket.client > 0:
             raise ValueError("not today")
         return performed(site, ticket, message)
 
-    monkeypatch.setattr(local, "perform", perform)
+    monkeypatch.setattr(_in_process, "perform", perform)
     found = run(tiny(rounds=3, eval_every=1, on_failure="skip"), tmp_path / "run")
     assert [r for (r,) in found.db.query("SELECT round FROM state WHERE val NOT NULL")] == [2, 3]
     assert best_round(found.db) in (2, 3)

@@ -61,7 +61,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             return tampered(how, reply) if who == [BAD] else honest(reply)
 
         monkeypatch.setattr(_client, "_as_over_a_wire", over_a_wire)
-        monkeypatch.setattr("fedtailor.engines.local.perform", perform)
+        monkeypatch.setattr("fedtailor.engines._in_process.perform", perform)
 
     return make
 

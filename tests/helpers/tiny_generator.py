@@ -5,6 +5,7 @@ from torch import nn
 
 from fedtailor.core.space import SearchSpace, Task
 from fedtailor.core.types import Examples
+from fedtailor.networks.initial import initialise
 from fedtailor.pretrain.network_training import Training
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.sub_tasks import TaskDraw
@@ -13,7 +14,7 @@ from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder
 from fedtailor.search.diffusion.generator import Generator, Sampling
 from fedtailor.search.diffusion.predictor import Predictor, PredictorSettings
-from fedtailor.search.diffusion.score_network import ScoreNetwork, ScoreSettings, initialise
+from fedtailor.search.diffusion.score_network import ScoreNetwork, ScoreSettings
 from fedtailor.search.diffusion.sde import VE
 from fedtailor.search.diffusion.tokens import encode, encoding
 

@@ -18,7 +18,7 @@ import torch
 
 from fedtailor.core import compute, processes, registry
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import Work, Worker
+from fedtailor.core.processes import Work
 from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Examples, Json, Setting, Tensors
 from fedtailor.data.batches import batch
@@ -29,6 +29,7 @@ from fedtailor.networks.store import Store
 from fedtailor.pretrain import accuracy_table as tables
 from fedtailor.pretrain.accuracy_table import Table, accuracy_table, families
 from fedtailor.pretrain.sub_tasks import SubTask, draw_tasks
+from fedtailor.pretrain.team import Worker
 from fedtailor.search import genes
 from fedtailor.training.evaluate import recalibrate
 from tests.helpers.tiny_space import Tiny

@@ -17,7 +17,13 @@ from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Choice
 from fedtailor.core.validation import flatten, parse_override
 from fedtailor.pretrain import generators
-from fedtailor.pretrain.generators import Drawn, Order, card_lines, data_options, recipe
+from fedtailor.pretrain.generators import (
+    Generated,
+    PretrainRequest,
+    card_lines,
+    data_options,
+    recipe,
+)
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
 from fedtailor.runs.config import make_space
 from fedtailor.search import genes
@@ -41,7 +47,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a generator for 216 architectures, made from digits."""
     out = tmp_path_factory.mktemp("made") / "tiny.safetensors"
     changes = dict(parse_override(text) for text in words())
-    generators.make(Order(SPACE, "digits", out, "default", workers=1), changes)
+    generators.make(PretrainRequest(SPACE, "digits", out, "default", workers=1), changes)
     return out
 
 
@@ -217,7 +223,7 @@ def test_seed_strength_and_client_decide(file: Path, say: Any):
 
 def test_the_command_line_draws_as_the_library_does_unless_told(file: Path, say: Any):
     usual = {key: each.default for key, each in inspect.signature(app.generate).parameters.items()}
-    wanted = {f.name: f.default for f in dataclasses.fields(generators.Wanted)}
+    wanted = {f.name: f.default for f in dataclasses.fields(generators.GenerateRequest)}
     assert usual["n"] == wanted["number"]
     for name in ("data", "client", "preset", "generator", "encoder", "seed"):
         assert usual[name] == wanted[name]
@@ -240,8 +246,8 @@ def test_options_of_two_digits_stand_apart():
         def choices(self) -> tuple[Choice, ...]:
             return Choice("few", (1, 2)), Choice("many", tuple(range(11)))
 
-    assert Drawn(Many(), [(1, 10), (0, 3)], 1.0, 0.0, 0.0).lines() == ["1 10", "0 3"]
-    assert Drawn(Free(), [(2, 1, 2)], 1.0, 0.0, 0.0).lines() == ["212"]
+    assert Generated(Many(), [(1, 10), (0, 3)], 1.0, 0.0, 0.0).lines() == ["1 10", "0 3"]
+    assert Generated(Free(), [(2, 1, 2)], 1.0, 0.0, 0.0).lines() == ["212"]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Examples
 from fedtailor.networks.store import Store
 from fedtailor.pretrain import pipeline
-from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
+from fedtailor.pretrain.pipeline import OnStage, Subject, pretrain
 from fedtailor.pretrain.settings import Pretraining
 from fedtailor.pretrain.sub_tasks import divided, draw_tasks, hold_out
-from fedtailor.pretrain.supernet_training import State
+from fedtailor.pretrain.supernet_training import SupernetCheckpoint
 from fedtailor.search.diffusion.encoder import features
 from fedtailor.search.diffusion.generator import Generator, load, save
 from fedtailor.training.population import walk
@@ -70,7 +70,7 @@ def whole(folder: Path) -> bytes:
 @pytest.fixture(scope="module")
 def weights(folder: Path) -> Path:
     """Return a file of the supernet's weights."""
-    state = codec.read(State, folder / "supernet.safetensors")
+    state = codec.read(SupernetCheckpoint, folder / "supernet.safetensors")
     safetensors.torch.save_file(state.weights, folder / "weights.safetensors")
     return folder / "weights.safetensors"
 
@@ -79,7 +79,7 @@ class StopError(Exception):
     """What a test stops a stage by."""
 
 
-def following(seen: list[tuple[str, int, int]], stop: tuple[str, int] | None = None) -> Progress:
+def following(seen: list[tuple[str, int, int]], stop: tuple[str, int] | None = None) -> OnStage:
     """Return what writes down the progress, and ends it at some point of a stage."""
 
     def progress(stage: str, done: int, of: int) -> None:
@@ -126,7 +126,9 @@ def right(
 def test_what_is_generated_is_tested_on_images_that_nothing_learned_from(folder: Path):
     """Both kept tasks and all that judges, each again by hand."""
     made = load(folder / "generator.safetensors", SPACE)
-    store = Store(SPACE, TASK, codec.read(State, folder / "supernet.safetensors").weights)
+    store = Store(
+        SPACE, TASK, codec.read(SupernetCheckpoint, folder / "supernet.safetensors").weights
+    )
     learned, held = hold_out(examples(), TINY.images, numpy_rng_for(TINY.seed, "held out"))
     labels, others = (each.labels[each.index] for each in (held, learned))
     rng = numpy_rng_for(TINY.seed, "tasks")

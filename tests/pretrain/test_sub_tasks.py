@@ -8,7 +8,7 @@ import torch
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Examples
-from fedtailor.pretrain.sub_tasks import SubTask, TaskDraw, draw_tasks, hold_out, marking
+from fedtailor.pretrain.sub_tasks import SubTask, TaskDraw, draw_tasks, hold_out, task_matrices
 
 CLASSES, EACH = 30, 12
 LABELS = torch.arange(CLASSES).repeat(EACH)
@@ -38,7 +38,7 @@ def test_masked_accuracies_against_a_loop_over_images(rounded: bool):
     logits[torch.arange(len(LABELS)), LABELS] += 1.0
     logits = logits.round() if rounded else logits
     tasks = draw(60)
-    found = marking(LABELS, tasks, CLASSES).accuracies(logits)
+    found = task_matrices(LABELS, tasks, CLASSES).accuracies(logits)
     expected = [slow_accuracy(logits, LABELS, task) for task in tasks]
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx(expected, abs=1e-6)
@@ -50,7 +50,7 @@ def test_likelihoods_against_a_loop_over_tasks(scale: float):
     """Also where probabilities are too small for floats, if they stay above exp(-80)."""
     logits = scale * torch.randn(len(LABELS), CLASSES, generator=torch.Generator().manual_seed(1))
     tasks = draw(40)
-    marks = marking(LABELS, tasks, CLASSES)
+    marks = task_matrices(LABELS, tasks, CLASSES)
     found, halves = marks.likelihoods(logits)
     floored = logits - logits.amax(1, keepdim=True)
     floored = floored.clamp(min=-80).double()
@@ -65,7 +65,7 @@ def test_likelihoods_against_a_loop_over_tasks(scale: float):
 
 
 def test_halves_have_half_of_every_class():
-    first = marking(LABELS, draw(2), CLASSES).first
+    first = task_matrices(LABELS, draw(2), CLASSES).first
     for label in range(CLASSES):
         of_class = first[label == LABELS]
         assert int(of_class.sum()) == (len(of_class) + 1) // 2
@@ -73,7 +73,7 @@ def test_halves_have_half_of_every_class():
 
 def test_a_network_that_says_the_same_of_all_images_is_right_on_the_first_class_alone():
     tasks = draw(20, mixtures=0.0)
-    found = marking(LABELS, tasks, CLASSES).accuracies(torch.zeros(len(LABELS), CLASSES))
+    found = task_matrices(LABELS, tasks, CLASSES).accuracies(torch.zeros(len(LABELS), CLASSES))
     assert found.tolist() == pytest.approx([1 / len(task.classes) for task in tasks])
 
 

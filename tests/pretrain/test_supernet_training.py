@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import Work, Worker
+from fedtailor.core.processes import Work
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.space import Task
 from fedtailor.core.types import Augment, Examples, Setting, Tensors
@@ -21,7 +21,9 @@ from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, usage, view
 from fedtailor.pretrain import supernet_training
+from fedtailor.pretrain.resumable import NOWHERE
 from fedtailor.pretrain.supernet_training import PAPER, SupernetTraining, step_archs, train_supernet
+from fedtailor.pretrain.team import Worker
 from fedtailor.search import schemes
 from fedtailor.search.genes import option_counts
 from fedtailor.spaces.darts import DARTS
@@ -190,7 +192,8 @@ def test_it_learns():
 
 def test_every_image_is_seen_once_an_epoch_but_for_a_rest():
     problem = supernet_training._Problem(SPACE, TASK, easy(40), FEW, "cpu")
-    trainer = supernet_training._Trainer(problem, supernet_training._first_state(problem, None))
+    first = supernet_training._first_state(problem, NOWHERE)
+    trainer = supernet_training._Trainer(problem, first)
     batches = [trainer._rows(step).tolist() for step in range(4)]
     assert [len(rows) for rows in batches] == [16] * 4  # 40 images are two batches
     epochs = [batches[0] + batches[1], batches[2] + batches[3]]

@@ -50,12 +50,14 @@ def pretrain(
     from fedtailor.core.validation import parse_override
     from fedtailor.pretrain import generators
 
-    order = generators.Order(space, data, out, preset, recipe, weights, encoder, workers, device)
+    request = generators.PretrainRequest(
+        space, data, out, preset, recipe, weights, encoder, workers, device
+    )
     now = ["reading"]
     try:
         with terminal.living(lambda: f"{out.name}: {now[0]}"):
             made = generators.make(
-                order,
+                request,
                 dict(parse_override(text) for text in overrides),
                 lambda stage, done, of: now.__setitem__(0, f"{stage} {done}/{of}"),
             )
@@ -66,7 +68,7 @@ def pretrain(
         return
     for text in generators.card_lines(made.about):
         print(text)
-    print(f"wrote {out}; next: {generators.next_command(order)}")
+    print(f"wrote {out}; next: {generators.next_command(request)}")
 
 
 def generate(
@@ -112,9 +114,11 @@ def generate(
     from fedtailor.pretrain import generators
 
     options = dict(parse_override(text) for text in overrides)
-    wanted = generators.Wanted(space, n, data, client, preset, generator, encoder, cache, seed)
+    request = generators.GenerateRequest(
+        space, n, data, client, preset, generator, encoder, cache, seed
+    )
     how = {"sampler": sampler, "steps": steps, "strength": strength}
-    found = generators.draw(wanted, how, options)
+    found = generators.draw(request, how, options)
     if as_json:
         print_json(found.table())
         return

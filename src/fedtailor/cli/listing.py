@@ -1,13 +1,11 @@
 """What there is: algorithms, spaces, data sets, engines and starter configs."""
 
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
 
 from fedtailor.core import registry
-from fedtailor.core.errors import UserError
-from fedtailor.data.load import source_names
+from fedtailor.core.errors import UserError, nearest
 
 STARTERS = Path(__file__).parents[1] / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")
@@ -16,17 +14,12 @@ KINDS = ("algorithms", "spaces", "data", "engines", "starters")
 def listing(kind: str | None) -> dict[str, list[dict[str, Any]]]:
     """List one kind of thing or all, each with a line about it."""
     if kind is not None and kind not in KINDS:
-        raise UserError(f"{kind}: not a kind of thing{registry.nearest(kind, list(KINDS))}")
+        raise UserError(f"{kind}: not a kind of thing{nearest(kind, list(KINDS))}")
     makers = {
         "algorithms": lambda: [_algorithm(name) for name in registry.names("algorithm")],
         "spaces": lambda: [_space(name) for name in registry.names("space")],
-        "data": lambda: [_data(name) for name in source_names()],
-        "engines": lambda: [
-            {
-                "name": "local",
-                "about": "This machine: worker processes, or one process for debugging.",
-            }
-        ],
+        "data": lambda: [_data(name) for name in registry.names("data")],
+        "engines": lambda: [_engine(name) for name in registry.names("engine")],
         "starters": lambda: [_starter(path) for path in sorted(STARTERS.glob("*.toml"))],
     }
     return {key: makers[key]() for key in KINDS if kind in (None, key)}
@@ -36,7 +29,7 @@ def copy_starter(name: str, target: Path) -> None:
     """Write a starter config to a file that does not exist yet."""
     names = [path.stem for path in sorted(STARTERS.glob("*.toml"))]
     if name not in names:
-        raise UserError(f"{name}: no starter config is called so{registry.nearest(name, names)}")
+        raise UserError(f"{name}: no starter config is called so{nearest(name, names)}")
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write((STARTERS / f"{name}.toml").read_text(encoding="utf-8"))
@@ -63,8 +56,11 @@ def _space(name: str) -> dict[str, Any]:
 
 
 def _data(name: str) -> dict[str, Any]:
-    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
-    return {"name": name, "about": module.ABOUT}
+    return {"name": name, "about": registry.module_of("data", name).ABOUT}
+
+
+def _engine(name: str) -> dict[str, Any]:
+    return {"name": name, **_about(registry.module_of("engine", name))}
 
 
 def _starter(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.files import sync
+from fedtailor.core.files import whole_file
 from fedtailor.core.types import Json, Tensors
 
 T = TypeVar("T")
@@ -51,18 +51,10 @@ def write(path: Path, value: Any) -> None:
     safetensors.torch.save_file(tensors, path, {TREE: dumps(tree)})
 
 
-def write_whole(path: Path, value: Any) -> None:
-    """Pack into a file that is there whole or not at all, whenever the process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    try:
+def write_whole(path: Path, value: Any, shared: bool = False) -> None:
+    """Pack into a file that is there whole or not at all: see `files.whole_file`."""
+    with whole_file(path, shared) as part:
         write(part, value)
-        sync(part)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
 
 
 def read(kind: type[T], path: Path) -> T:

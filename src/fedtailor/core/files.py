@@ -4,6 +4,8 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +19,27 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole_file(path: Path, shared: bool = False) -> Iterator[Path]:
+    """Yield where to write a file that is there whole or not at all, whenever this is killed.
+
+    Args:
+        path: it is on disk when the block has ended; if the block fails it is what it was.
+        shared: other processes may be writing the same file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part" if shared else f"{path.name}.part")
+    part.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        yield part
+        sync(part)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
 def lock_folder(path: Path) -> IO[str]:

@@ -1,6 +1,6 @@
-"""Processes that share the work of pre-training: one torch thread each, gone with their parent.
+"""Processes that work for this one: one torch thread each, gone with their parent.
 
-They speak as the workers of an engine do: JSON, and tensors in shared memory.
+They are plain subprocesses that speak over a socket: JSON, and tensors in shared memory.
 """
 
 import importlib
@@ -10,20 +10,24 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 import torch
 
-from fedtailor.core import channel
+from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Json, Tensors
-from fedtailor.engines._worker import failure_of
-from fedtailor.engines.local import KEEP_MEMORY
+from fedtailor.core.types import Failure, Json, Tensors
 
+# What a process does: given a socket to its parent, and what it was told first.
 Work: TypeAlias = Callable[[socket.socket, Json, Tensors], None]
 Shared: TypeAlias = tuple[int, Json]  # a descriptor, and where each tensor lies
+
+# Settings of glibc's allocator. By default the activations of every step are given back to the
+# system and asked for again: a tenth of the time of a network of some size.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 29), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
 
 
 @contextmanager
@@ -36,51 +40,47 @@ def shared(tensors: Tensors) -> Iterator[Shared]:
         os.close(memory[0])
 
 
-class Worker:
-    """A process that does some work and answers what it is told.
+class Process:
+    """A process that does some work; it imports what it needs before it is told anything.
 
     Args:
-        work: a function of a module; it is given a socket, and what it is told first.
+        work: a function of a module.
     """
 
     def __init__(self, work: Work) -> None:
         self.talk, theirs = socket.socketpair()
         end, self._lifeline = os.pipe()
-        name = f"{work.__module__}:{work.__qualname__}"
-        module = ["-P", "-m", "fedtailor.core.processes"]
+        words = [f"{work.__module__}:{work.__qualname__}", str(theirs.fileno()), str(end)]
         path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self.process = subprocess.Popen(
-            [sys.executable, *module, name, str(theirs.fileno()), str(end)],
-            pass_fds=(theirs.fileno(), end),
-            env=KEEP_MEMORY | os.environ | path,
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C is for the parent alone
-        )
-        theirs.close()
-        os.close(end)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fedtailor.core.processes", *words],
+                pass_fds=(theirs.fileno(), end),
+                env=KEEP_MEMORY | os.environ | path,
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for the parent alone
+            )
+        except BaseException:
+            self._hang_up()
+            raise
+        finally:
+            theirs.close()
+            os.close(end)
 
     def send(self, head: Json, tensors: Shared | None = None) -> None:
-        """Tell it something; whether it is still there shows when it is asked."""
+        """Tell it something; whether it is still there shows when its answer is read."""
         with suppress(ConnectionError):
             channel.send(self.talk, head, tensors)
 
     def receive(self) -> tuple[Json, Tensors]:
-        """Wait for its answer, or say in one sentence why there is none."""
+        """Wait for its answer; EOFError when it is gone."""
         try:
-            head, tensors = channel.receive(self.talk)
-        except (EOFError, ConnectionError):
-            raise UserError(
-                f"pretrain: a worker process died ({self._reason()}); what was saved is used when"
-                " the command is run again"
-            ) from None
-        if "refusal" in head:
-            raise UserError(head["refusal"])
-        if "failure" in head:
-            print(head["details"], file=sys.stderr)
-            raise UserError(f"pretrain: a worker process failed ({head['failure']})")
-        return head, tensors
+            return channel.receive(self.talk)
+        except ConnectionError:
+            raise EOFError("the process is gone") from None
 
-    def _reason(self) -> str:
+    def cause_of_death(self) -> str:
+        """Say by which signal or with which code a process that is gone ended."""
         with suppress(subprocess.TimeoutExpired):  # its own reason, not our kill
             self.process.wait(timeout=10)
         code = self.process.returncode
@@ -88,44 +88,40 @@ class Worker:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
-        self.talk.close()
-        os.close(self._lifeline)
+        self._hang_up()
         self.process.kill()
         self.process.wait()
 
+    def _hang_up(self) -> None:
+        if self.talk.fileno() >= 0:
+            self.talk.close()
+            os.close(self._lifeline)
 
-@contextmanager
-def team(work: Work, heads: Sequence[Json], tensors: Tensors) -> Iterator[list[Worker]]:
-    """Start a worker for every head, tell it that and all of them the tensors; end them at last."""
-    workers: list[Worker] = []
-    try:
-        for _ in heads:  # all are starting before the first is told: that waits for it
-            workers.append(Worker(work))
-        if workers:
-            with shared(tensors) as memory:
-                for worker, head in zip(workers, heads, strict=True):
-                    worker.send(head, memory)
-        yield workers
-    finally:
-        for worker in workers:
-            worker.close()
+
+def failure_of(error: BaseException) -> Failure:
+    """Put an exception into one sentence, its traceback beside it."""
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Failure(reason, "".join(traceback.format_exception(error)))
 
 
 def main(name: str, talk: int, lifeline: int) -> None:
-    """Do the work of that name for the parent at the other end of the socket."""
+    """Do the work of that name for the parent at the other end of the socket.
+
+    What goes wrong is sent: `refusal`, a sentence for the user, or `failure`.
+    """
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(1)
     module, _, function = name.partition(":")
     with socket.socket(fileno=talk) as parent, suppress(EOFError, ConnectionError):  # parent gone
         try:
-            getattr(importlib.import_module(module), function)(parent, *channel.receive(parent))
+            work: Work = getattr(importlib.import_module(module), function)
+            work(parent, *channel.receive(parent))
         except (EOFError, ConnectionError):
             raise
         except UserError as error:
             channel.send(parent, {"refusal": str(error)})
         except Exception as error:
-            failure = failure_of(error)
-            channel.send(parent, {"failure": failure.reason, "details": failure.details})
+            channel.send(parent, {"failure": codec.pack(failure_of(error))[1]})
 
 
 def _die_with_parent(lifeline: int) -> None:

@@ -1,31 +1,62 @@
 """The file name is the registry: `fedavg` is `algorithms/fedavg.py`, and nothing else to edit.
 
-A user's own class is named `path/to/file.py:Class`.
+A user's own class is named `path/to/file.py:Class`. Files whose name begins with an underscore are
+helpers of the others.
 """
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fedtailor.core import codec
-from fedtailor.core.errors import UserError
-from fedtailor.core.space import SearchSpace
+from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.types import Json
 
-MARKS = {"algorithm": ("train", "aggregate"), "space": ("choices", "build", "cover")}
-KINDS = {"algorithm": "algorithms", "space": "spaces"}
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of thing that is known by name.
+
+    Attributes:
+        package: where its files are.
+        marks: what its class has, and no other class of the file has all of.
+        base: the public class that it must be below, where that is asked of a user's own.
+        frozen: whether it is a frozen dataclass, whose fields are keys of the config.
+        hyphens: whether names are written with hyphens where their files have underscores.
+    """
+
+    package: str
+    marks: tuple[str, ...] = ()
+    base: str = ""
+    frozen: bool = True
+    hyphens: bool = False
+
+
+KINDS = {
+    "algorithm": Kind("algorithms", ("train", "aggregate")),
+    "space": Kind("spaces", ("choices", "build", "cover"), "SearchSpace"),
+    "engine": Kind("engines", ("open", "submit", "collect", "close"), "Engine", frozen=False),
+    "data": Kind("data.sources", hyphens=True),  # modules with a function `load`, not classes
+}
 
 
 def names(kind: str) -> list[str]:
-    """List the built-in names of a kind."""
-    folder = Path(__file__).parents[1] / KINDS[kind]
-    return sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    """List the built-in names of a kind, importing none of them."""
+    folder = Path(__file__).parents[1].joinpath(*KINDS[kind].package.split("."))
+    found = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    return [name.replace("_", "-") for name in found] if KINDS[kind].hyphens else found
+
+
+def module_of(kind: str, name: str) -> ModuleType:
+    """Import the file of a built-in name."""
+    stem = name.replace("-", "_") if KINDS[kind].hyphens else name
+    return importlib.import_module(f"fedtailor.{KINDS[kind].package}.{stem}")
 
 
 def find(kind: str, name: str) -> type[Any]:
@@ -34,21 +65,27 @@ def find(kind: str, name: str) -> type[Any]:
         return _own_class(kind, name)
     if name not in names(kind):
         raise UserError(f"{kind}.name: no {kind} is called {name!r}{nearest(name, names(kind))}")
-    return _only_class(kind, importlib.import_module(f"fedtailor.{KINDS[kind]}.{name}"))
+    return _only_class(kind, module_of(kind, name))
+
+
+def describe(kind: str, value: Any) -> Json:
+    """Return something as JSON: the name by which its class is found, and its fields."""
+    found = type(value)
+    package, _, name = found.__module__.rpartition(".")
+    if package != f"fedtailor.{KINDS[kind].package}":  # a user's own file
+        name = f"{sys.modules[found.__module__].__file__}:{found.__qualname__}"
+    return {"name": name, "fields": codec.pack(value)[1]}
+
+
+def rebuild(kind: str, description: Json) -> Any:
+    """Build what was described."""
+    return codec.unpack(find(kind, description["name"]), {}, description["fields"])
 
 
 def absolute(name: str) -> str:
     """Make the path in `path/to/file.py:Class` absolute, so that it holds in any folder."""
     path, colon, member = name.rpartition(":")
     return f"{Path(path).expanduser().resolve()}:{member}" if colon else name
-
-
-def nearest(name: str, valid: list[str]) -> str:
-    """End a sentence with the valid name that was probably meant, or with all there are."""
-    close = difflib.get_close_matches(name, valid, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; there are: {', '.join(valid)}" if valid else ""
 
 
 def import_file(path: Path) -> ModuleType:
@@ -76,14 +113,15 @@ def _own_class(kind: str, name: str) -> type[Any]:
     found = getattr(import_file(Path(path)), member, None)
     if not inspect.isclass(found):
         raise UserError(f"{kind}.name: {path} has no class {member}")
-    lacks = [mark for mark in MARKS[kind] if not hasattr(found, mark)]
+    lacks = [mark for mark in KINDS[kind].marks if not hasattr(found, mark)]
     lacks += sorted(getattr(found, "__abstractmethods__", ()))
     if lacks:
         raise UserError(f"{kind}.name: {member} is no {kind}: it has no {lacks[0]}")
-    if kind == "space" and not any(c.__name__ == "SearchSpace" for c in found.__mro__):
-        raise UserError(f"space.name: {member} must be a subclass of fedtailor.SearchSpace")
+    base = KINDS[kind].base
+    if base and not any(c.__name__ == base for c in found.__mro__):
+        raise UserError(f"{kind}.name: {member} must be a subclass of fedtailor.{base}")
     parameters = getattr(found, "__dataclass_params__", None)
-    if parameters is None or not parameters.frozen:
+    if KINDS[kind].frozen and (parameters is None or not parameters.frozen):
         raise UserError(f"{kind}.name: {member} must be a frozen dataclass")
     return found
 
@@ -94,22 +132,8 @@ def _only_class(kind: str, module: ModuleType) -> type[Any]:
         for value in vars(module).values()
         if inspect.isclass(value)
         and value.__module__ == module.__name__
-        and all(hasattr(value, mark) for mark in MARKS[kind])
+        and all(hasattr(value, mark) for mark in KINDS[kind].marks)
     ]
     if len(mine) != 1:
         raise TypeError(f"{module.__name__} must define exactly one {kind}, not {len(mine)}")
     return mine[0]
-
-
-def describe(space: SearchSpace) -> Json:
-    """Return a space as JSON: the name by which it is found, and its fields."""
-    kind = type(space)
-    name = kind.__module__.removeprefix("fedtailor.spaces.")
-    if name == kind.__module__:  # a user's own file
-        name = f"{sys.modules[name].__file__}:{kind.__qualname__}"
-    return {"name": name, "fields": codec.pack(space)[1]}
-
-
-def space_of(description: Json) -> SearchSpace:
-    """Return the space that was described."""
-    return codec.unpack(find("space", description["name"]), {}, description["fields"])

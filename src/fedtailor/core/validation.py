@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedtailor.core import registry
-from fedtailor.core.errors import UserError
+from fedtailor.core.errors import UserError, nearest
 
 T = TypeVar("T")
 
@@ -92,7 +91,7 @@ def refuse_unknown(
     """Raise at a key that nobody knows, with the one that was probably meant."""
     for key in table:
         if key not in known:
-            meant = registry.nearest(key, sorted([*known, *beside]))
+            meant = nearest(key, sorted([*known, *beside]))
             raise UserError(f"{prefix}{key}: unknown{meant}")
 
 

@@ -13,6 +13,7 @@ from fedtailor.core.types import Augment, Examples
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition import partition
+from fedtailor.data.proportions import count_classes
 from fedtailor.data.source import Ints, Source
 from fedtailor.data.split import split
 
@@ -51,11 +52,8 @@ class Federation:
 
     def label_counts(self) -> Ints:
         """Return each client's number of images of each class, over all its splits."""
-        classes = len(self.classes)
-        sizes = (self.bounds[:, 3] - self.bounds[:, 0]).numpy()
-        client = np.repeat(np.arange(len(sizes)), sizes)
-        flat = client * classes + self.labels[self.rows].numpy()
-        return np.bincount(flat, minlength=len(sizes) * classes).reshape(len(sizes), classes)
+        rows = np.split(self.rows.numpy(), self.bounds[1:, 0].tolist())
+        return count_classes(self.labels.numpy(), rows, len(self.classes))
 
 
 def load_federation(options: DataOptions) -> Federation:

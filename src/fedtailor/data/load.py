@@ -1,20 +1,13 @@
 """Reading the data set that a config names."""
 
-import importlib
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path
 
+from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, check
 from fedtailor.data.sources import _own
-
-
-def source_names() -> list[str]:
-    """Return the names of the data sets, importing none of them."""
-    files = (Path(__file__).parent / "sources").glob("[a-z]*.py")
-    return sorted(file.stem.replace("_", "-") for file in files)
 
 
 def load_source(options: DataOptions) -> Source:
@@ -32,7 +25,7 @@ def load_source(options: DataOptions) -> Source:
 def _load_named(options: DataOptions) -> Source:
     """Read a data set known by name: the file name is the registry."""
     name = options.name.replace("_", "-")
-    names = source_names()
+    names = registry.names("data")
     if name not in names:
         near = get_close_matches(name, names, n=1, cutoff=0.0)[0]
         raise UserError(
@@ -42,5 +35,4 @@ def _load_named(options: DataOptions) -> Source:
     if options.size is not None or options.color is not None:
         field = "size" if options.size is not None else "color"
         raise UserError(f"data.{field}: only a folder of your own images is converted, remove it.")
-    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
-    return module.load(options)
+    return registry.module_of("data", name).load(options)

@@ -6,7 +6,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
 from fedtailor.data.partition_fit import fit_counts
 from fedtailor.data.partition_shards import shards
-from fedtailor.data.proportions import deal, rows_by_class
+from fedtailor.data.proportions import assign_rows, rows_by_class
 from fedtailor.data.source import Ints
 
 _ATTEMPTS = 1000
@@ -77,7 +77,7 @@ def dirichlet(
     for _ in range(attempts):
         counts = _dirichlet_counts(totals, clients, options.alpha, options.balance, rng)
         if counts.sum(axis=1).min() >= options.min_size:
-            return deal(labels, counts, rng)
+            return assign_rows(labels, counts, rng)
     raise UserError(
         f"data.min_size: {attempts} draws with alpha = {options.alpha} left one of {clients} "
         f"clients with fewer than {options.min_size} images, "
@@ -117,7 +117,7 @@ def dirichlet_equal(
     totals = np.bincount(labels)
     size = equal_size(len(labels), clients, options.per_client)
     shares = rng.dirichlet(np.full(len(totals), options.alpha), size=clients)
-    return deal(labels, fit_counts(shares, size, totals, rng), rng)
+    return assign_rows(labels, fit_counts(shares, size, totals, rng), rng)
 
 
 def _draw_overlapping(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.data.proportions import deal
+from fedtailor.data.proportions import assign_rows
 from fedtailor.data.source import Ints
 
 
@@ -18,7 +18,7 @@ def shards(
             f"data.classes_per_client: {each} is more than the classes of the data ({present}) or "
             f"than data.per_client ({per_client}), so lower it."
         )
-    held = _deal_classes(totals, clients, each, rng)
+    held = _assign_classes(totals, clients, each, rng)
     users = held.sum(axis=0)
     used = users > 0
     if per_client is None:
@@ -33,10 +33,10 @@ def shards(
             f"data.per_client: {clients} clients with {each} classes and {wanted} each need more "
             "images of a class than there are, so lower per_client or clients."
         )
-    return deal(labels, counts, rng)
+    return assign_rows(labels, counts, rng)
 
 
-def _deal_classes(totals: Ints, clients: int, each: int, rng: np.random.Generator) -> Ints:
+def _assign_classes(totals: Ints, clients: int, each: int, rng: np.random.Generator) -> Ints:
     """Return 1 where a client holds a class: `each` per client, classes used equally often."""
     present = np.flatnonzero(totals)
     quota = np.full(len(present), clients * each // len(present))

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fedtailor.data.source import Ints
 
 
-def deal(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
+def assign_rows(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
     """Give client k counts[k, c] random rows of class c, no row twice; return sorted rows."""
     owner = np.full(len(labels), -1, dtype=np.int64)
     for label, rows in enumerate(rows_by_class(labels, counts.shape[1])):

@@ -5,7 +5,7 @@ import numpy as np
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import numpy_rng_for
 from fedtailor.data.options import DataOptions
-from fedtailor.data.proportions import count_classes, deal, largest_remainder, rows_by_class
+from fedtailor.data.proportions import assign_rows, count_classes, largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
 
 Parts = tuple[Ints, Ints, Ints]
@@ -72,7 +72,7 @@ def official_tests(
     tests = np.bincount(test_labels, minlength=classes)
     if options.test_per_client is None and (mine.sum(axis=0) <= pool).all():
         counts = _fair_share(mine, pool, tests)
-        return deal(test_labels, counts, numpy_rng_for(options.seed, "test"))
+        return assign_rows(test_labels, counts, numpy_rng_for(options.seed, "test"))
     by_class = rows_by_class(test_labels, classes)
     ratio = len(test_labels) / len(labels)
     drawn = []

@@ -1,42 +1,31 @@
-"""A worker process: does clients' steps one after another until its parent is gone."""
+"""What a worker process does: clients' steps, one after another, until its parent is gone."""
 
 import os
 import socket
-import sys
-import threading
-import traceback
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from fedtailor.core import channel, codec, registry
-from fedtailor.core.space import Task
-from fedtailor.core.types import ClientInfo, Failure, Json, Message, Setting, Tensors
-from fedtailor.data.federation import Federation
-from fedtailor.engines._base import Ticket
-from fedtailor.engines._client import Site, perform
+from fedtailor.core import channel, codec
+from fedtailor.core.processes import failure_of
+from fedtailor.core.types import Json, Message, Tensors
+from fedtailor.engines._base import ClientHost, Ticket
+from fedtailor.engines._client import perform
+from fedtailor.engines._packing import unpack_host
 
 
-def main(talk: int, lifeline: int) -> None:
-    """Serve the parent at the other end of socket `talk`; end when pipe `lifeline` closes."""
-    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
-    torch.set_num_threads(1)
-    parent = socket.socket(fileno=talk)
-    try:
-        site = _site(*channel.receive(parent))
-        channel.send(parent, {"ready": True})
-        while True:
-            _serve(parent, site)
-    except (EOFError, ConnectionError):
-        return
+def serve(parent: socket.socket, head: Json, tensors: Tensors) -> None:
+    """Host the clients that the parent describes, and do the steps it asks for."""
+    host = unpack_host(tensors, head["host"], _own_device(head["host"]["device"], head["worker"]))
+    channel.send(parent, {"ready": True})
+    while True:
+        _answer(parent, host)
 
 
-def _serve(parent: socket.socket, site: Site) -> None:
+def _answer(parent: socket.socket, host: ClientHost) -> None:
     head, tensors = channel.receive(parent)
     ticket = codec.unpack(Ticket, {}, head["ticket"])
     try:
-        done = perform(site, ticket, Message(tensors, head["info"]))
+        done = perform(host, ticket, Message(tensors, head["info"]))
         message = done.reply.message
         shared = channel.share(message.tensors) if message.tensors else None
         answer = {
@@ -53,48 +42,6 @@ def _serve(parent: socket.socket, site: Site) -> None:
         os.close(shared[0])
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Put an exception into one sentence, its traceback beside it."""
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Failure(reason, "".join(traceback.format_exception(error)))
-
-
-def _site(head: Json, tensors: Tensors) -> Site:
-    """Build the site from what the parent says: names are looked up here, nothing is unpickled."""
-
-    def made(kind: str) -> Any:
-        return codec.unpack(registry.find(kind, head[kind]["name"]), {}, head[kind]["fields"])
-
-    setting = Setting(
-        codec.unpack(Task, {}, head["task"]),
-        made("space"),
-        head["rounds"],
-        head["seed"],
-        tuple(head["arch"]),
-        head["init"],
-    )
-    clients = codec.unpack(tuple[ClientInfo, ...], {}, head["clients"])
-    models = Path(head["models"]) if head["models"] else None
-    return Site(
-        made("algorithm"),
-        setting,
-        codec.unpack(Federation, tensors, head["federation"], copy=False),
-        clients,
-        Path(head["states"]),
-        models,
-        _own_device(head["device"], head["worker"]),
-    )
-
-
 def _own_device(device: str, worker: int) -> str:
     """Deal the GPUs out to the workers."""
     return f"cuda:{worker % torch.cuda.device_count()}" if device == "cuda" else device
-
-
-def _die_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written: it returns when the parent is gone
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -16,8 +16,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.files import lock_folder
 from fedtailor.core.types import Server
 from fedtailor.data.federation import load_federation
-from fedtailor.engines._client import Site
-from fedtailor.engines.local import InProcess, Workers, make_engine
+from fedtailor.engines._base import ClientHost, Engine, make_engine
 from fedtailor.experiment.prepare import Prepared, prepare
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.experiment.rounds import do_rounds
@@ -66,7 +65,7 @@ def resume(path: str | Path, progress: RunProgress | None = None) -> Run:
 
 
 @contextmanager
-def started_engine(options: EngineOptions) -> Iterator[InProcess | Workers]:
+def started_engine(options: EngineOptions) -> Iterator[Engine]:
     """Start the engine that a config asks for; compute here as its workers do."""
     engine = make_engine(options)
     try:
@@ -87,10 +86,10 @@ def create(path: Path, prepared: Prepared, start: Path | None) -> Run:
     return folder
 
 
-def open_engine(engine: InProcess | Workers, prepared: Prepared, folder: Run) -> Prepared:
+def open_engine(engine: Engine, prepared: Prepared, folder: Run) -> Prepared:
     """Give the clients' data to the engine; return the rest, so that no second copy is held."""
     config = prepared.config
-    site = Site(
+    host = ClientHost(
         config.algorithm,
         prepared.setting,
         prepared.federation,
@@ -99,13 +98,11 @@ def open_engine(engine: InProcess | Workers, prepared: Prepared, folder: Run) ->
         folder.path / "clients" if config.save_models else None,
         device_of(config.engine.device),
     )
-    engine.open(site, {"algorithm": config.algorithm_name, "space": config.space_name})
+    engine.open(host)
     return replace(prepared, data=None)
 
 
-def execute(
-    prepared: Prepared, engine: InProcess | Workers, folder: Run, progress: RunProgress | None
-) -> Run:
+def execute(prepared: Prepared, engine: Engine, folder: Run, progress: RunProgress | None) -> Run:
     """Do what is left to do of a run."""
     config = prepared.config
     clients = tuple(prepared.clients[i] for i in prepared.participants)

@@ -13,8 +13,8 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Message, Server
 from fedtailor.data.federation import Federation, load_federation
-from fedtailor.engines._base import Done, Ticket
-from fedtailor.engines._client import Site, perform
+from fedtailor.engines._base import ClientHost, Done, Ticket
+from fedtailor.engines._client import perform
 from fedtailor.experiment.prepare import Prepared, prepare
 from fedtailor.networks import cost
 from fedtailor.runs.config import Config
@@ -65,13 +65,13 @@ def _rehearse(prepared: Prepared) -> dict[str, Any]:
     small, device = _shorten(federation, batch), device_of(config.engine.device)
     server = Server(setting, 1, clients[: federation.clients])
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        site = Site(algorithm, setting, small, clients, Path(folder), None, device)
+        host = ClientHost(algorithm, setting, small, clients, Path(folder), None, device)
         state = algorithm.server_init(server)
         message = algorithm.serve(server, state, clients[0])
         sent, more = _typical(config, server, state, message)
-        trained = _second_of_two(site, Ticket("train", 0, 1), sent)
-        tested = _second_of_two(site, Ticket("evaluate", 0, 1), message)
-        deployed = _second_of_two(site, Ticket("deploy", 0, 1), message)
+        trained = _second_of_two(host, Ticket("train", 0, 1), sent)
+        tested = _second_of_two(host, Ticket("evaluate", 0, 1), message)
+        deployed = _second_of_two(host, Ticket("deploy", 0, 1), message)
     down, up = (round(m.nbytes * more) for m in (sent, trained.reply.message))
     tuning = max(0.0, deployed.seconds - tested.seconds)
     return _scale_up(prepared, batch, (trained, tested.seconds, tuning, down, up))
@@ -136,10 +136,10 @@ def _shorten(federation: Federation, batch: int) -> Federation:
     return replace(federation, rows=torch.cat(parts), bounds=ends[None])
 
 
-def _second_of_two(site: Site, ticket: Ticket, message: Any) -> Done:
+def _second_of_two(host: ClientHost, ticket: Ticket, message: Any) -> Done:
     """The first step of a kind pays for what is built only once."""
     try:
-        perform(site, ticket, message)
-        return perform(site, ticket, message)
+        perform(host, ticket, message)
+        return perform(host, ticket, message)
     except Exception as error:
         raise UserError(f"a trial step to {ticket.step} failed: {error}") from error

@@ -65,6 +65,18 @@ def _first_supernet(setting: Setting, stamp: tuple[int, int] | None) -> Tensors:
     return _warm(setting, {name: found[name] for name in wanted})
 
 
+def initialise(module: nn.Module, rng: torch.Generator) -> None:
+    """Draw all parameters of a module anew by one generator, in the order they are in.
+
+    For a network that is drawn whole, not cut from a supernet, where names are keys of draws.
+    """
+    with torch.no_grad():
+        for part in module.modules():
+            values = getattr(part, "first_values", {})
+            for name, parameter in part.named_parameters(recurse=False):
+                parameter.copy_(_draw(name, tuple(parameter.shape), values.get(name), rng))
+
+
 def _draws(
     model: nn.Module, prefix: str = "", shapes: dict[str, tuple[int, ...]] | None = None
 ) -> dict[str, Draw]:

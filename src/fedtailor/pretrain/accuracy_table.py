@@ -15,7 +15,7 @@ other images each, agree no better: 0.82, 0.53 and 0.65.
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,20 +26,20 @@ from torch import Tensor
 from fedtailor.core import channel, codec
 from fedtailor.core.compute import reproducible
 from fedtailor.core.errors import UserError
-from fedtailor.core.processes import Worker, team
-from fedtailor.core.registry import describe, space_of
+from fedtailor.core.registry import describe, rebuild
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json, Tensors
 from fedtailor.networks.pieces import Piece, pieces_of
 from fedtailor.networks.store import Store
-from fedtailor.pretrain.sub_tasks import Marking, SubTask, marking
+from fedtailor.pretrain.resumable import OnProgress
+from fedtailor.pretrain.sub_tasks import SubTask, TaskMatrices, task_matrices
+from fedtailor.pretrain.team import Worker, team
 from fedtailor.search.genes import sample_many
 from fedtailor.training.population import walk
 
 SIBLINGS = 4  # architectures of a family
 CHUNK = 50  # architectures: half a minute of work that a kill can lose
-Progress = Callable[[int, int], None]  # architectures done, and of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def accuracy_table(
     calibration: Examples | None,
     workers: int,
     folder: Path,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     chunk: int = CHUNK,
 ) -> Table:
     """Evaluate architectures on all sub-tasks.
@@ -107,25 +107,16 @@ def accuracy_table(
         chunk: architectures to a file.
     """
     order = _sorted(store, archs)
-    material = _material(store, [archs[at] for at in order], examples, tasks, calibration)
-    job = _Job(store, material, folder, chunk, _key(store, material, chunk))
+    inputs = _inputs(store, [archs[at] for at in order], examples, tasks, calibration)
+    job = _TableJob(store, inputs, folder, chunk, _key(store, inputs, chunk))
     folder.mkdir(parents=True, exist_ok=True)
     missing = [number for number in range(len(job.chunks)) if _read(job, number) is None]
-    done = len(archs) - sum(len(job.chunks[number]) for number in missing)
-
-    def finished(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None:
-            progress(done, len(archs))
-
-    finished(0)
-    if min(workers, len(missing)) > 1:
-        _share(job, missing, workers, finished)
-    else:
-        for number in missing:
-            _write(job, number)
-            finished(len(job.chunks[number]))
+    left = sum(len(job.chunks[number]) for number in missing)
+    told = progress or (lambda done, of: None)
+    told(len(archs) - left, len(archs))
+    for number in _computed(job, missing, workers):
+        left -= len(job.chunks[number])
+        told(len(archs) - left, len(archs))
     return Table(tuple(archs), tuple(tasks), *_rows(job, torch.tensor(order, dtype=torch.int64)))
 
 
@@ -147,19 +138,19 @@ class Chunk:
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class TableInputs:
     """What a table is made from, apart from space and weights; images in random order."""
 
     archs: tuple[Arch, ...]  # sorted
     examples: Examples
     calibration: Examples | None
-    marking: Marking
+    marking: TaskMatrices
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _TableJob:
     store: Store
-    material: Material
+    inputs: TableInputs
     folder: Path
     size: int  # of a chunk
     key: str  # tells the table from others by its content
@@ -167,33 +158,35 @@ class _Job:
     @cached_property
     def chunks(self) -> list[range]:
         """The sorted architectures of every chunk."""
-        count = len(self.material.archs)
+        count = len(self.inputs.archs)
         return [range(at, min(at + self.size, count)) for at in range(0, count, self.size)]
 
     def file(self, number: int) -> Path:
         return self.folder / f"chunk-{number:05d}.safetensors"
 
 
-def _material(
+def _inputs(
     store: Store,
     archs: Sequence[Arch],
     examples: Examples,
     tasks: Sequence[SubTask],
     calibration: Examples | None,
-) -> Material:
+) -> TableInputs:
     """Bring together what a table of these architectures, which are sorted, is made from."""
     mixed = torch.randperm(len(examples), generator=rng_for(0, "table", "order"))
     few = None
     if calibration is not None:
         size = len(calibration)
-        few = _only(calibration, torch.randperm(size, generator=rng_for(0, "table", "calibration")))
-    found = marking(examples.labels[examples.index], tasks, store.task.classes)
-    found = Marking(found.labels[mixed], found.masks, found.times[mixed], found.first[mixed])
-    return Material(tuple(archs), _only(examples, mixed), few, found)
+        few = _copied_rows(
+            calibration, torch.randperm(size, generator=rng_for(0, "table", "calibration"))
+        )
+    found = task_matrices(examples.labels[examples.index], tasks, store.task.classes)
+    found = TaskMatrices(found.labels[mixed], found.masks, found.times[mixed], found.first[mixed])
+    return TableInputs(tuple(archs), _copied_rows(examples, mixed), few, found)
 
 
-def _key(store: Store, material: Material, chunk: int) -> str:
-    return codec.digest([describe(store.space), store.task, store.copy(), material, chunk])
+def _key(store: Store, inputs: TableInputs, chunk: int) -> str:
+    return codec.digest([describe("space", store.space), store.task, store.copy(), inputs, chunk])
 
 
 def _sorted(store: Store, archs: Sequence[Arch]) -> tuple[int, ...]:
@@ -206,7 +199,7 @@ def _sorted(store: Store, archs: Sequence[Arch]) -> tuple[int, ...]:
     return tuple(sorted(range(len(archs)), key=chains.__getitem__))
 
 
-def _only(examples: Examples, rows: Tensor) -> Examples:
+def _copied_rows(examples: Examples, rows: Tensor) -> Examples:
     """Return some rows of examples as examples that hold nothing else.
 
     In random order: sorted by class, batches would have statistics that give the class away.
@@ -216,16 +209,16 @@ def _only(examples: Examples, rows: Tensor) -> Examples:
     return Examples(images, labels, torch.arange(len(rows)), examples.mean, examples.std)
 
 
-def _compute(job: _Job, number: int) -> Chunk:
-    rows, material = job.chunks[number], job.material
-    archs, marks = material.archs[rows.start : rows.stop], material.marking
+def _compute(job: _TableJob, number: int) -> Chunk:
+    rows, inputs = job.chunks[number], job.inputs
+    archs, marks = inputs.archs[rows.start : rows.stop], inputs.marking
     shape = len(rows), marks.masks.shape[1]
     accuracy, likelihood, halves = (torch.empty(*shape, *more) for more in ((), (), (2,)))
     plain = torch.empty(len(rows))
     with reproducible(job.store.device):
         torch.manual_seed(seed_for(0, "table", number))  # for operations that are noise
         try:
-            for at, logits in walk(job.store, archs, material.examples, material.calibration):
+            for at, logits in walk(job.store, archs, inputs.examples, inputs.calibration):
                 accuracy[at] = marks.accuracies(logits)
                 likelihood[at], halves[at] = marks.likelihoods(logits)
                 plain[at] = (logits.argmax(1) == marks.labels).float().mean()
@@ -235,11 +228,11 @@ def _compute(job: _Job, number: int) -> Chunk:
     return Chunk(job.key, number, codec.digest(found), *found)
 
 
-def _write(job: _Job, number: int) -> None:
+def _write(job: _TableJob, number: int) -> None:
     codec.write_whole(job.file(number), _compute(job, number))
 
 
-def _read(job: _Job, number: int) -> Chunk | None:
+def _read(job: _TableJob, number: int) -> Chunk | None:
     """Return a chunk that is there, whole and of this table; else None."""
     try:
         chunk = codec.read(Chunk, job.file(number))
@@ -249,7 +242,7 @@ def _read(job: _Job, number: int) -> Chunk | None:
     return chunk if whole and (chunk.key, chunk.number) == (job.key, number) else None
 
 
-def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _rows(job: _TableJob, order: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what all chunks hold, which are sorted, in the order they were asked for."""
     chunks: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for number in range(len(job.chunks)):
@@ -263,13 +256,21 @@ def _rows(job: _Job, order: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return accuracy, likelihood, halves, plain
 
 
-def _share(
-    job: _Job, missing: Sequence[int], workers: int, finished: Callable[[int], None]
-) -> None:
+def _computed(job: _TableJob, missing: Sequence[int], workers: int) -> Iterator[int]:
+    """Compute chunks, here or in processes, and yield the number of each that is there."""
+    if min(workers, len(missing)) > 1:
+        yield from _shared_out(job, missing, workers)
+        return
+    for number in missing:
+        _write(job, number)
+        yield number
+
+
+def _shared_out(job: _TableJob, missing: Sequence[int], workers: int) -> Iterator[int]:
     """Have worker processes compute the chunks, each the next when it is done with one."""
-    tensors, tree = codec.pack((job.material, job.store.copy()), copy=False)
+    tensors, tree = codec.pack((job.inputs, job.store.copy()), copy=False)
     head = {
-        "space": describe(job.store.space),
+        "space": describe("space", job.store.space),
         "task": codec.pack(job.store.task)[1],
         "tree": tree,
         "device": job.store.device,
@@ -287,15 +288,15 @@ def _share(
             number = worker.receive()[0]["chunk"]
             if waiting:
                 worker.send({"chunk": waiting.popleft()})
-            finished(len(job.chunks[number]))
+            yield number
 
 
 def serve(parent: socket.socket, head: Json, tensors: Tensors) -> None:
     """Compute the chunks that the parent asks for: the work of a worker process."""
-    material, weights = codec.unpack(tuple[Material, Tensors], tensors, head["tree"], copy=False)
+    inputs, weights = codec.unpack(tuple[TableInputs, Tensors], tensors, head["tree"], copy=False)
     task = codec.unpack(Task, {}, head["task"])
-    store = Store(space_of(head["space"]), task, weights, head["device"])
-    job = _Job(store, material, Path(head["folder"]), head["size"], head["key"])
+    store = Store(rebuild("space", head["space"]), task, weights, head["device"])
+    job = _TableJob(store, inputs, Path(head["folder"]), head["size"], head["key"])
     while True:
         number = channel.receive(parent)[0]["chunk"]
         _write(job, number)

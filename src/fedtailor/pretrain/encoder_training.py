@@ -1,6 +1,6 @@
 """Training of the small image encoder that comes with the package, on CIFAR-100.
 
-python -m fedtailor.pretrain.encoder --out FILE
+python -m fedtailor.pretrain.encoder_training --out FILE
 
 It learns to tell the 100 classes apart (cross-entropy, SGD, crops and flips, cosine); what is kept
 is the network up to its features, in 16 bits. The last line printed is JSON: the share of the
@@ -10,10 +10,8 @@ official test images it tells right, with the weights as they are kept.
 import argparse
 import itertools
 import json
-import math
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,15 +23,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import whole_file
 from fedtailor.core.rng import rng_for
 from fedtailor.core.types import Augment, Examples
 from fedtailor.data.batches import batch, chunks, epoch
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
+from fedtailor.networks.initial import initialise
 from fedtailor.networks.pieces import allocate, blueprint
+from fedtailor.pretrain.resumable import OnProgress, remaining_steps
 from fedtailor.search.diffusion.encoder import CIFAR100, COUNTER
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES, Small
-from fedtailor.search.diffusion.score_network import initialise
+from fedtailor.training.schedule import cosine
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class EncoderTraining:
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         done = (step + 0.5) / self.steps
-        return self.lr * min(1.0, done / self.warmup) * (1 + math.cos(math.pi * done)) / 2
+        return self.lr * min(1.0, done / self.warmup) * cosine(done)
 
 
 USUAL = EncoderTraining()
@@ -74,7 +75,7 @@ def train_encoder(
     classes: int,
     training: EncoderTraining = USUAL,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> Classifier:
     """Train from the beginning; same seed, same bytes.
 
@@ -96,16 +97,15 @@ def train_encoder(
         nesterov=True,
     )
     epochs = (epoch(examples, training.batch, rng_for(seed, "epoch", n)) for n in itertools.count())
-    rows = itertools.islice(itertools.chain.from_iterable(epochs), training.steps)
-    for step, chosen in enumerate(rows):
+    rows = itertools.chain.from_iterable(epochs)
+    for step in remaining_steps(0, training.steps, progress):
+        chosen = next(rows)
         for group in optimizer.param_groups:
             group["lr"] = training.rate(step)
         images, labels = batch(examples, chosen, rng_for(seed, "augment", step), "cpu")
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
-        if progress is not None:
-            progress(step + 1, training.steps)
     return model.eval()
 
 
@@ -117,11 +117,9 @@ def keep(model: Classifier, file: Path) -> None:
         if not name.endswith(COUNTER)
     }
     model.body.load_state_dict({n: t.float() for n, t in kept.items()}, strict=False)
-    new = file.with_name(f"{file.name}.new")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file(kept, new)
-        new.replace(file)
+        with whole_file(file) as part:
+            safetensors.torch.save_file(kept, part)
     except OSError as error:
         raise UserError(f"--out: {file} cannot be written ({error}).") from None
 
@@ -151,7 +149,7 @@ def cifar100(root: str | None = None) -> tuple[Examples, Examples]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, write and report."""
-    parser = argparse.ArgumentParser(prog="python -m fedtailor.pretrain.encoder")
+    parser = argparse.ArgumentParser(prog="python -m fedtailor.pretrain.encoder_training")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--steps", type=int, default=USUAL.steps)
     parser.add_argument("--seed", type=int, default=0)

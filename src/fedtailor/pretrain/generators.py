@@ -11,16 +11,16 @@ import torch
 
 import fedtailor
 from fedtailor.core.compute import Device, device_of
-from fedtailor.core.errors import UserError
-from fedtailor.core.registry import find, nearest
+from fedtailor.core.errors import UserError, nearest
+from fedtailor.core.registry import find, names
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json
 from fedtailor.core.validation import flatten, override, validate
 from fedtailor.data.federation import load_federation
-from fedtailor.data.load import load_source, source_names
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.pretrain.pipeline import Progress, Subject, pretrain
+from fedtailor.pretrain.pipeline import OnStage, Subject, pretrain
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
 from fedtailor.runs.config import make_space
 from fedtailor.search.diffusion.encoder import Encoder, cached_features, load_encoder
@@ -29,7 +29,7 @@ from fedtailor.search.diffusion.tokens import project, raw_valid
 
 
 @dataclass(frozen=True)
-class Order:
+class PretrainRequest:
     """What `pretrain` is asked for."""
 
     space: str
@@ -43,45 +43,47 @@ class Order:
     device: Device = "auto"
 
 
-def make(order: Order, overrides: dict[str, Any], progress: Progress | None = None) -> Generator:
+def make(
+    request: PretrainRequest, overrides: dict[str, Any], progress: OnStage | None = None
+) -> Generator:
     """Make a generator and write its file; what the stages leave is in a folder beside it."""
-    space, preset = _space(order.space, order.preset)
-    if order.out.is_dir():
-        raise UserError(f"out: {order.out} is a folder; give the name of a file")
-    if order.workers < 1:
-        raise UserError(f"workers: must be at least 1, not {order.workers}")
+    space, preset = _space(request.space, request.preset)
+    if request.out.is_dir():
+        raise UserError(f"out: {request.out} is a folder; give the name of a file")
+    if request.workers < 1:
+        raise UserError(f"workers: must be at least 1, not {request.workers}")
     how, source = (
-        recipe(order.recipe, order.space, overrides),
-        load_source(data_options(order.data)),
+        recipe(request.recipe, request.space, overrides),
+        load_source(data_options(request.data)),
     )
     index = torch.arange(len(source.labels))
     images, labels = torch.from_numpy(source.images), torch.from_numpy(source.labels)
     examples = Examples(images, labels, index, source.mean, source.std)
     channels, height, width = images.shape[1:]
     task = Task((channels, height, width), len(source.classes))
-    subject = Subject(space, task, examples, load_encoder(order.encoder), how)
-    device = device_of(order.device, "device")
+    subject = Subject(space, task, examples, load_encoder(request.encoder), how)
+    device = device_of(request.device, "device")
     subject.encoder.network.to(device)
-    folder = work_folder(order.out)
-    made = pretrain(subject, folder, order.weights, order.workers, progress, device)
-    card = _card(dataclasses.replace(order, preset=preset), overrides)
+    folder = work_folder(request.out)
+    made = pretrain(subject, folder, request.weights, request.workers, progress, device)
+    card = _card(dataclasses.replace(request, preset=preset), overrides)
     made = dataclasses.replace(made, about=card | made.about)
-    save(made, order.out)
+    save(made, request.out)
     return made
 
 
-def next_command(order: Order) -> str:
-    """Return what draws from the generator that an order makes."""
-    words = ["fedtailor", "generate", "--space", order.space, "--generator", str(order.out)]
-    words += ["--preset", order.preset] if order.preset else []
+def next_command(request: PretrainRequest) -> str:
+    """Return what draws from the generator that a request asks for."""
+    words = ["fedtailor", "generate", "--space", request.space, "--generator", str(request.out)]
+    words += ["--preset", request.preset] if request.preset else []
     # the encoder matters only for data
-    words += ["--data", order.data, "--encoder", str(order.encoder)] if order.encoder else []
+    words += ["--data", request.data, "--encoder", str(request.encoder)] if request.encoder else []
     return shlex.join(words)
 
 
-def _card(order: Order, overrides: dict[str, Any]) -> dict[str, Json]:
+def _card(request: PretrainRequest, overrides: dict[str, Any]) -> dict[str, Json]:
     """Say what a generator was asked to be."""
-    asked = dataclasses.asdict(order)
+    asked = dataclasses.asdict(request)
     asked |= {name: value.name for name, value in asked.items() if isinstance(value, Path)}
     for name in ("out", "workers", "device", "encoder"):  # the encoder is known by its digest
         asked.pop(name)
@@ -124,9 +126,10 @@ def _space(name: str, preset: str | None) -> tuple[SearchSpace, str]:
 
 def data_options(data: str, overrides: dict[str, Any] | None = None) -> DataOptions:
     """Return the options of a data set by its name, or of a user's own by its path."""
-    key = "name" if data in source_names() else "path"
+    key = "name" if data in names("data") else "path"
     if key == "path" and ":" not in data and not Path(data).expanduser().exists():
-        raise UserError(f"data: no data set and no path is {data!r}{nearest(data, source_names())}")
+        meant = nearest(data, names("data"))
+        raise UserError(f"data: no data set and no path is {data!r}{meant}")
     return validate(DataOptions, {key: data, **(overrides or {})}, "data")
 
 
@@ -149,7 +152,7 @@ def card_lines(about: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GenerateRequest:
     """What `generate` is asked for."""
 
     space: str
@@ -164,7 +167,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Generated:
     """What `generate` found."""
 
     space: SearchSpace
@@ -212,41 +215,43 @@ class Drawn:
         }
 
 
-def draw(wanted: Wanted, sampling: dict[str, Any], data: dict[str, Any]) -> Drawn:
+def draw(request: GenerateRequest, sampling: dict[str, Any], data: dict[str, Any]) -> Generated:
     """Draw architectures for a client's training images, or for no data in particular.
 
     Args:
-        wanted: which, and how many.
+        request: which, and how many.
         sampling: fields of `Sampling`; where none or None, the generator's own.
         data: fields of `DataOptions`.
     """
-    if wanted.number < 1:
-        raise UserError(f"n: must be at least 1, not {wanted.number}")
-    if wanted.data is None:
-        _refuse_idle(wanted, data)
-    space, _ = _space(wanted.space, wanted.preset)
+    if request.number < 1:
+        raise UserError(f"n: must be at least 1, not {request.number}")
+    if request.data is None:
+        _refuse_idle(request, data)
+    space, _ = _space(request.space, request.preset)
     generator = (
-        shipped(wanted.space, space) if wanted.generator is None else load(wanted.generator, space)
+        shipped(request.space, space)
+        if request.generator is None
+        else load(request.generator, space)
     )
     given = {name: value for name, value in sampling.items() if value is not None}
     how = validate(Sampling, dataclasses.asdict(generator.sampling) | given, "generate")
-    examples = None if wanted.data is None else _examples(wanted.data, wanted.client, data)
-    encoder = None if examples is None else encoder_of(generator, wanted.encoder)
+    examples = None if request.data is None else _examples(request.data, request.client, data)
+    encoder = None if examples is None else encoder_of(generator, request.encoder)
     began = time.process_time()
     embedding = None
     if examples is not None and encoder is not None:
-        embedding = generator.embed(cached_features(encoder, examples, folder=wanted.cache))
+        embedding = generator.embed(cached_features(encoder, examples, folder=request.cache))
     known = time.process_time()
-    tables = generator.tables(wanted.number, rng_for(wanted.seed, "generate"), embedding, how)
+    tables = generator.tables(request.number, rng_for(request.seed, "generate"), embedding, how)
     archs = project(space, tables)
     done = time.process_time()
     valid = float(raw_valid(space, tables).float().mean())
-    return Drawn(space, archs, valid, done - known, known - began)
+    return Generated(space, archs, valid, done - known, known - began)
 
 
-def _refuse_idle(wanted: Wanted, data: dict[str, Any]) -> None:
+def _refuse_idle(request: GenerateRequest, data: dict[str, Any]) -> None:
     """Refuse options that would do nothing without data."""
-    options = {"client": wanted.client, "encoder": wanted.encoder, "cache": wanted.cache}
+    options = {"client": request.client, "encoder": request.encoder, "cache": request.cache}
     named = [*data, *(name for name, value in options.items() if value)]
     if named:
         raise UserError(f"{named[0]}: is about data; give --data as well")

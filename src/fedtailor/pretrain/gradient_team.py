@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from fedtailor.core import channel
-from fedtailor.core.processes import Work, Worker, shared, team
+from fedtailor.core.processes import Work, shared
 from fedtailor.core.types import Json, Tensors
+from fedtailor.pretrain.team import Worker, team
 
 
 @contextmanager

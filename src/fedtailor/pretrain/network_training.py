@@ -15,10 +15,11 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
-from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.types import Tensors
+from fedtailor.pretrain.resumable import Checkpoints, OnProgress, remaining_steps
+from fedtailor.training.schedule import cosine, rise
 
 M = TypeVar("M", bound=nn.Module)
 Loss = Callable[[int, torch.Generator], Tensor]  # of a step, counted from 0, and its generator
@@ -39,10 +40,8 @@ class Training:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        risen = min(1.0, (step + 1) / max(self.warmup, 1))
-        if self.schedule == "constant":
-            return self.lr * risen
-        return self.lr * risen * (1 + math.cos(math.pi * step / self.steps)) / 2
+        fallen = cosine(step, self.steps) if self.schedule == "cosine" else 1.0
+        return self.lr * rise(step, self.warmup) * fallen
 
     def decay(self, step: int) -> float:
         """Return the decay of the average after a step, less at first: beginnings are forgotten."""
@@ -73,7 +72,7 @@ def train(
     seed: int,
     checkpoint: Path | None = None,
     every: int = 1000,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> M:
     """Train a model in place and leave it in evaluation mode with its averaged weights.
 
@@ -87,18 +86,17 @@ def train(
         progress: told the number of steps done and of all.
     """
     run = _Run(model, training, seed)
-    if checkpoint is not None and checkpoint.exists():
-        run.resume(checkpoint)
+    checkpoints = Checkpoints(checkpoint, steps=every)
+    found = checkpoints.found(Checkpoint)
+    if found is not None:
+        run.resume(found, checkpoint)
     cuda = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
     model.train()
     with torch.random.fork_rng(devices=cuda):
-        for step in range(run.done, training.steps):
+        total = training.steps
+        for step in remaining_steps(run.done, total, progress, checkpoints, run.checkpoint):
             torch.manual_seed(seed_for(seed, "dropout", step))
             run.step(loss(step, rng_for(seed, "step", step)))
-            if checkpoint is not None and (run.done % every == 0 or run.done == training.steps):
-                codec.write_whole(checkpoint, run.checkpoint())
-            if progress is not None:
-                progress(run.done, training.steps)
     model.load_state_dict(model.state_dict() | run.average)
     return model.eval()
 
@@ -138,9 +136,8 @@ class _Run:
         weights = dict(self.model.state_dict())
         return Checkpoint(self.training, self.seed, self.done, weights, self.average, adam)
 
-    def resume(self, path: Path) -> None:
+    def resume(self, found: Checkpoint, path: Path | None) -> None:
         """Go on from a checkpoint of the same training."""
-        found = codec.read(Checkpoint, path)
         if (found.training, found.seed) != (self.training, self.seed):
             raise UserError(f"{path}: the checkpoint of a training with other settings")
         names = list(self.parameters)

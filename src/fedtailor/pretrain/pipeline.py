@@ -26,13 +26,14 @@ from fedtailor.core.files import lock_folder
 from fedtailor.core.rng import numpy_rng_for, rng_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json, Setting, Tensors
-from fedtailor.networks.initial import initial_supernet, read_weights
+from fedtailor.networks.initial import initial_supernet, initialise, read_weights
 from fedtailor.networks.store import Store, full_shapes
 from fedtailor.pretrain import predictor_training as predicting
 from fedtailor.pretrain.accuracy_table import Table, accuracy_table, families
 from fedtailor.pretrain.generator_quality import generation_quality
 from fedtailor.pretrain.network_training import train
 from fedtailor.pretrain.predictor_training import Lessons
+from fedtailor.pretrain.resumable import OnProgress
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
 from fedtailor.pretrain.sub_tasks import SubTask, divided, draw_tasks, hold_out
 from fedtailor.pretrain.supernet_training import train_supernet
@@ -40,11 +41,11 @@ from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder, Features, encoded
 from fedtailor.search.diffusion.generator import Generator, rounded
 from fedtailor.search.diffusion.predictor import Predictor
-from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.score_network import ScoreNetwork
 from fedtailor.search.diffusion.tokens import encode, encoding
 from fedtailor.search.evolution import distinct
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
+OnStage: TypeAlias = Callable[[str, int, int], None]  # a stage, what of it is done, and of what
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class Subject:
 
 
 @dataclass(frozen=True, eq=False)
-class _Desk:
+class _Workspace:
     """A subject with its images divided, and where and by whom it is worked on."""
 
     subject: Subject
@@ -68,9 +69,10 @@ class _Desk:
     folder: Path
     workers: int
     device: str
-    progress: Progress
+    progress: OnStage
 
-    def follow(self, stage: str) -> Callable[[int, int], None]:
+    def on_progress(self, stage: str) -> OnProgress:
+        """Return what a stage tells how far it is."""
         return partial(self.progress, stage)
 
     def rng(self, purpose: str) -> torch.Generator:
@@ -88,7 +90,7 @@ def pretrain(
     folder: Path,
     weights: Path | None = None,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: OnStage | None = None,
     device: str = "cpu",
 ) -> Generator:
     """Make a generator, or go on where a folder ends; what it is worth is in its `about`.
@@ -105,29 +107,31 @@ def pretrain(
     parts = hold_out(subject.examples, how.images, numpy_rng_for(how.seed, "held out"))
     told = progress or (lambda stage, done, of: None)
     with one_thread():  # another number of threads gives other bytes
-        return _made(_Desk(subject, *parts, folder, workers, device, told), weights)
+        return _make(_Workspace(subject, *parts, folder, workers, device, told), weights)
 
 
-def _made(desk: _Desk, weights: Path | None) -> Generator:
+def _make(work: _Workspace, weights: Path | None) -> Generator:
     """Check all that can be checked before what takes long, and go through the stages alone."""
-    tasks = _tasks(desk)
-    _check(desk.subject)
-    given = None if weights is None else _given(desk.subject, weights, desk.device)
-    desk.folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(desk.folder):
-        return _stages(desk, tasks, given)
+    tasks = _tasks(work)
+    _check(work.subject)
+    given = None if weights is None else _read_supernet(work.subject, weights, work.device)
+    work.folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(work.folder):
+        return _stages(work, tasks, given)
 
 
-def _stages(desk: _Desk, tasks: tuple[SubTask, ...], given: Store | None) -> Generator:
-    subject, how = desk.subject, desk.subject.how
-    store = _supernet(desk) if given is None else given
-    table = _table(desk, store, _strangers(desk, how.archs, "architectures"), tasks, "table")
-    score = _score(desk)
-    features = _features(desk, tasks)
-    lessons = _lessons(desk, score, table, features)
-    predictor = _predictor(desk, lessons)
+def _stages(work: _Workspace, tasks: tuple[SubTask, ...], given: Store | None) -> Generator:
+    subject, how = work.subject, work.subject.how
+    store = _supernet(work) if given is None else given
+    table = _table(work, store, _distinct_archs(work, how.archs, "architectures"), tasks, "table")
+    score = _score(work)
+    features = _features(work, tasks)
+    lessons = _lessons(work, score, table, features)
+    predictor = _predictor(work, lessons)
     made = rounded(Generator(subject.space, score, predictor, sampling=how.sampling))
-    about = _judged(desk, made, lessons, table) | _gains(desk, made, store, table, features)
+    about = _quality(work, made, lessons, table) | _tested_for_clients(
+        work, made, store, table, features
+    )
     return dataclasses.replace(made, about=about)
 
 
@@ -144,22 +148,22 @@ def _check(subject: Subject) -> None:
         raise UserError(f"pretrain.predictor: {error}") from None
 
 
-def _supernet(desk: _Desk) -> Store:
-    subject = desk.subject
+def _supernet(work: _Workspace) -> Store:
+    subject = work.subject
     settings = subject.how.supernet
     return train_supernet(
         subject.space,
         subject.task,
-        desk.learned,
+        work.learned,
         dataclasses.replace(settings, seed=settings.seed + subject.how.seed),  # either is new luck
-        desk.folder / "supernet.safetensors",
-        desk.follow("supernet"),
-        desk.workers,
-        device=desk.device,
+        work.folder / "supernet.safetensors",
+        work.on_progress("supernet"),
+        work.workers,
+        device=work.device,
     )
 
 
-def _given(subject: Subject, weights: Path, device: str) -> Store:
+def _read_supernet(subject: Subject, weights: Path, device: str) -> Store:
     """Read a supernet; one of other classes would have a head of chance."""
     setting = Setting(subject.task, subject.space, 0, subject.how.seed, init=str(weights))
     try:
@@ -181,12 +185,12 @@ def _check_head(
             )
 
 
-def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
+def _tasks(work: _Workspace) -> tuple[SubTask, ...]:
     """Draw sub-tasks, the last of which judge the predictor by images that no other task has."""
-    how = desk.subject.how
-    judged, learned = (each.labels[each.index] for each in (desk.judged, desk.learned))
-    parts, rng = _parted(desk)
-    last = _kept(how, how.tasks)
+    how = work.subject.how
+    judged, learned = (each.labels[each.index] for each in (work.judged, work.learned))
+    parts, rng = _divided_images(work)
+    last = _held_back(how, how.tasks)
     found: list[SubTask] = []
     for rows, number in zip(parts, (how.tasks - last, last), strict=True):
         drawn = draw_tasks(judged[rows], learned, number, rng, how.draw)
@@ -194,56 +198,58 @@ def _tasks(desk: _Desk) -> tuple[SubTask, ...]:
     return tuple(found)
 
 
-def _parted(desk: _Desk) -> tuple[tuple[Tensor, Tensor], np.random.Generator]:
+def _divided_images(work: _Workspace) -> tuple[tuple[Tensor, Tensor], np.random.Generator]:
     """Divide the images of tasks, and go on with the same luck: the second part only judges."""
     labels, rng = (
-        desk.judged.labels[desk.judged.index],
-        numpy_rng_for(desk.subject.how.seed, "tasks"),
+        work.judged.labels[work.judged.index],
+        numpy_rng_for(work.subject.how.seed, "tasks"),
     )
-    return divided(labels, _kept(desk.subject.how, len(labels)), rng), rng
+    return divided(labels, _held_back(work.subject.how, len(labels)), rng), rng
 
 
-def _strangers(desk: _Desk, number: int, purpose: str) -> list[Arch]:
+def _distinct_archs(work: _Workspace, number: int, purpose: str) -> list[Arch]:
     """Draw distinct architectures, as many as there are."""
-    space, rng = desk.subject.space, desk.rng(purpose)
+    space, rng = work.subject.space, work.rng(purpose)
     return list(dict.fromkeys(distinct(space, families(space, rng).__next__, number, (), rng)))
 
 
 def _table(
-    desk: _Desk, store: Store, archs: Sequence[Arch], tasks: Sequence[SubTask], name: str
+    work: _Workspace, store: Store, archs: Sequence[Arch], tasks: Sequence[SubTask], name: str
 ) -> Table:
-    few = desk.subject.how.calibration
+    few = work.subject.how.calibration
     calibration = None
     if few:
-        order = torch.randperm(len(desk.learned), generator=desk.rng("calibration"))[:few]
-        calibration = dataclasses.replace(desk.learned, index=desk.learned.index[order])
-    folder, told = desk.folder / name, desk.follow(name)
-    return accuracy_table(store, archs, desk.judged, tasks, calibration, desk.workers, folder, told)
+        order = torch.randperm(len(work.learned), generator=work.rng("calibration"))[:few]
+        calibration = dataclasses.replace(work.learned, index=work.learned.index[order])
+    folder, told = work.folder / name, work.on_progress(name)
+    return accuracy_table(store, archs, work.judged, tasks, calibration, work.workers, folder, told)
 
 
-def _score(desk: _Desk) -> ScoreNetwork:
-    how, space = desk.subject.how, desk.subject.space
-    known = genes.sample_many(space, how.score_archs, desk.rng("score architectures"))
+def _score(work: _Workspace) -> ScoreNetwork:
+    how, space = work.subject.how, work.subject.space
+    known = genes.sample_many(space, how.score_archs, work.rng("score architectures"))
     values = encode(space, known)
     network = ScoreNetwork(encoding(space), how.equation(), how.score)
-    initialise(network, desk.rng("score weights"))
+    initialise(network, work.rng("score weights"))
     network.centre(values)
-    network.to(desk.device)
+    network.to(work.device)
 
     def loss(step: int, rng: torch.Generator) -> Tensor:
         del step
         rows = torch.randint(len(values), (how.score_training.batch,), generator=rng)
         return network.loss(values[rows], rng)
 
-    path = desk.checkpoint("score", values, how.score, how.score_training)
-    return train(network, loss, how.score_training, how.seed, path, progress=desk.follow("score"))
+    path = work.checkpoint("score", values, how.score, how.score_training)
+    return train(
+        network, loss, how.score_training, how.seed, path, progress=work.on_progress("score")
+    )
 
 
-def _features(desk: _Desk, tasks: Sequence[SubTask]) -> list[Features]:
+def _features(work: _Workspace, tasks: Sequence[SubTask]) -> list[Features]:
     """Encode the tasks' own images, each once."""
-    examples, rows = desk.learned, torch.cat([task.support for task in tasks]).unique()
+    examples, rows = work.learned, torch.cat([task.support for task in tasks]).unique()
     few = dataclasses.replace(examples, index=examples.index[rows])
-    values = encoded(desk.subject.encoder, few)
+    values = encoded(work.subject.encoder, few)
     at = torch.zeros(len(examples), dtype=torch.int64)
     at[rows] = torch.arange(len(rows))
     labels = examples.labels[examples.index]
@@ -251,40 +257,43 @@ def _features(desk: _Desk, tasks: Sequence[SubTask]) -> list[Features]:
 
 
 def _lessons(
-    desk: _Desk, score: ScoreNetwork, table: Table, features: Sequence[Features]
+    work: _Workspace, score: ScoreNetwork, table: Table, features: Sequence[Features]
 ) -> Lessons:
-    how = desk.subject.how
-    kept, target = (_kept(how, len(table.tasks)), _kept(how, len(table.archs))), how.target
-    return predicting.lessons(desk.subject.space, score, table, features, *kept, target)
+    how = work.subject.how
+    kept, target = (
+        (_held_back(how, len(table.tasks)), _held_back(how, len(table.archs))),
+        how.target,
+    )
+    return predicting.lessons(work.subject.space, score, table, features, *kept, target)
 
 
-def _kept(how: Pretraining, of: int) -> int:
+def _held_back(how: Pretraining, of: int) -> int:
     """Return how many judge the predictor and are not learned from."""
     return max(1, of // how.kept)
 
 
-def _predictor(desk: _Desk, lessons: Lessons) -> Predictor:
-    how, space = desk.subject.how, desk.subject.space
+def _predictor(work: _Workspace, lessons: Lessons) -> Predictor:
+    how, space = work.subject.how, work.subject.space
     size = lessons.values.shape[3]
     network = Predictor(encoding(space), how.equation(), size, how.predictor)
-    initialise(network, desk.rng("predictor weights"))
+    initialise(network, work.rng("predictor weights"))
     network.shares.copy_(lessons.shares)
-    network.to(desk.device)
+    network.to(work.device)
     loss = predicting.loss_of(network, lessons, how.predictor_training, how.per_task, how.over)
     sizes = (how.predictor, how.predictor_training, how.per_task, how.over)
-    path, follow = desk.checkpoint("predictor", lessons, *sizes), desk.follow("predictor")
+    path, follow = work.checkpoint("predictor", lessons, *sizes), work.on_progress("predictor")
     return train(network, loss, how.predictor_training, how.seed, path, progress=follow)
 
 
-def _judged(desk: _Desk, made: Generator, lessons: Lessons, table: Table) -> dict[str, Json]:
+def _quality(work: _Workspace, made: Generator, lessons: Lessons, table: Table) -> dict[str, Json]:
     """Say how good each stage's result is."""
-    how, space = desk.subject.how, desk.subject.space
-    known = genes.sample_many(space, how.score_archs, desk.rng("score architectures"))
-    others = genes.sample_many(space, 20 * how.drawn, desk.rng("reference"))
+    how, space = work.subject.how, work.subject.space
+    known = genes.sample_many(space, how.score_archs, work.rng("score architectures"))
+    others = genes.sample_many(space, 20 * how.drawn, work.rng("reference"))
     found: dict[str, Json] = {
-        "encoder": desk.subject.encoder.digest,
+        "encoder": work.subject.encoder.digest,
         "supernet": {
-            "classes": desk.subject.task.classes,
+            "classes": work.subject.task.classes,
             "lowest": float(table.plain.min()),
             "mean": float(table.plain.mean()),
             "highest": float(table.plain.max()),
@@ -293,39 +302,39 @@ def _judged(desk: _Desk, made: Generator, lessons: Lessons, table: Table) -> dic
     embedding = made.predictor.embed(lessons.values[-1:], lessons.present[-1:])[0].detach()
     for name, strength in (("unguided", 0.0), ("guided", how.sampling.strength)):
         sampling = dataclasses.replace(how.sampling, strength=strength)
-        x = made.tables(how.drawn, desk.rng(name), embedding, sampling)
+        x = made.tables(how.drawn, work.rng(name), embedding, sampling)
         found[name] = generation_quality(space, x, known, others)
-    found["kendall_tau"] = predicting.ranking(made.predictor, lessons, desk.rng("ranking"))
+    found["kendall_tau"] = predicting.ranking(made.predictor, lessons, work.rng("ranking"))
     found["targets"] = {"own": lessons.own}
     return found
 
 
-def _gains(
-    desk: _Desk, made: Generator, store: Store, table: Table, features: Sequence[Features]
+def _tested_for_clients(
+    work: _Workspace, made: Generator, store: Store, table: Table, features: Sequence[Features]
 ) -> dict[str, Json]:
     """Test what is generated for some tasks that the predictor does not know, on those tasks.
 
     Few images tell little of architectures, so it is also tested on all images that judge, among
     all classes: whether guidance leads to what is good in general.
     """
-    how, sampling = desk.subject.how, desk.subject.how.sampling
-    clients = min(how.clients, _kept(how, len(table.tasks)))
+    how, sampling = work.subject.how, work.subject.how.sampling
+    clients = min(how.clients, _held_back(how, len(table.tasks)))
     if not clients:
         return {}
     drawn = [
-        made.architectures(how.per_client, desk.rng(f"client {last}"), made.embed(data), sampling)
+        made.architectures(how.per_client, work.rng(f"client {last}"), made.embed(data), sampling)
         for last, data in enumerate(features[-clients:], -clients)
     ]
     many, plain = clients * how.per_client, dataclasses.replace(sampling, strength=0.0)
     kinds = {
         "guided": list(chain(*drawn)),
-        "no data": made.architectures(many, desk.rng("no data"), None, sampling),
-        "unguided": made.architectures(many, desk.rng("unguided"), None, plain),
+        "no data": made.architectures(many, work.rng("no data"), None, sampling),
+        "unguided": made.architectures(many, work.rng("unguided"), None, plain),
     }
     archs = list(dict.fromkeys(chain(*kinds.values())))
-    classes, none = tuple(range(desk.subject.task.classes)), torch.empty(0, dtype=torch.int64)
-    whole = SubTask(classes, _parted(desk)[0][1], support=none)
-    tested = _table(desk, store, archs, (*table.tasks[-clients:], whole), "clients").accuracy
+    classes, none = tuple(range(work.subject.task.classes)), torch.empty(0, dtype=torch.int64)
+    whole = SubTask(classes, _divided_images(work)[0][1], support=none)
+    tested = _table(work, store, archs, (*table.tasks[-clients:], whole), "clients").accuracy
     places = {arch: place for place, arch in enumerate(archs)}
 
     def mean(group: Iterable[Arch], task: int) -> float:

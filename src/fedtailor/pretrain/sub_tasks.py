@@ -155,7 +155,7 @@ def _spread(rows: Ints, count: int, rng: np.random.Generator) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class Marking:
+class TaskMatrices:
     """Sub-tasks as matrices, so that a network is judged on all of them by a few products."""
 
     labels: Tensor  # (images,), int64
@@ -192,7 +192,7 @@ def _means(values: Tensor, times: Tensor) -> Tensor:
     return (values * times).sum(0) / times.sum(0).clamp(min=1)
 
 
-def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:
+def task_matrices(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> TaskMatrices:
     """Return sub-tasks as matrices, for evaluation examples of these labels."""
     masks, times = torch.zeros(classes, len(tasks)), torch.zeros(len(labels), len(tasks))
     for number, task in enumerate(tasks):
@@ -201,4 +201,4 @@ def marking(labels: Tensor, tasks: Sequence[SubTask], classes: int) -> Marking:
     first = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         first[(labels == label).nonzero()[::2, 0]] = True
-    return Marking(labels, masks, times, first)
+    return TaskMatrices(labels, masks, times, first)

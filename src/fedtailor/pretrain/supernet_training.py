@@ -11,10 +11,8 @@ Every step draws from generators of its own key, and gradients are added up in t
 parts, so the weights are the same bytes for any number of workers and whenever it was stopped.
 """
 
-import math
 import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +27,7 @@ from torch.nn import functional as F
 from fedtailor.core import codec
 from fedtailor.core.compute import reproducible
 from fedtailor.core.errors import UserError
-from fedtailor.core.registry import describe, space_of
+from fedtailor.core.registry import describe, rebuild
 from fedtailor.core.rng import rng_for, seed_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Augment, Examples, Json, Setting, Tensors
@@ -37,10 +35,10 @@ from fedtailor.data.batches import batch
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store
 from fedtailor.pretrain.gradient_team import Follower, Leader, lead
+from fedtailor.pretrain.resumable import Checkpoints, OnProgress, remaining_steps
 from fedtailor.search import schemes
 from fedtailor.training.optimise import SupernetOptimizer
-
-Progress = Callable[[int, int], None]  # steps done, and of all
+from fedtailor.training.schedule import cosine, rise
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,8 @@ class SupernetTraining:
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        risen = min(1.0, (step + 1) / max(self.warmup, 1))
-        fallen = (1 + math.cos(math.pi * step / steps)) / 2 if self.schedule == "cosine" else 1.0
-        return self.lr * risen * fallen
+        fallen = cosine(step, steps) if self.schedule == "cosine" else 1.0
+        return self.lr * rise(step, self.warmup) * fallen
 
 
 PAPER = SupernetTraining(
@@ -97,7 +94,7 @@ def train_supernet(
     examples: Examples,
     settings: SupernetTraining,
     checkpoint: Path | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     workers: int = 1,
     every: float = 30.0,
     device: str = "cpu",
@@ -118,16 +115,21 @@ def train_supernet(
     examples = replace(examples, augment=Augment(settings.crop, settings.flip))
     _check(settings, examples)
     problem = _Problem(space, task, examples, settings, device)
-    state = _first_state(problem, checkpoint)
+    checkpoints = Checkpoints(checkpoint, seconds=every)
+    state = _first_state(problem, checkpoints)
     if state.done == problem.steps:
         return Store(space, task, state.weights, device)
     size = max(1, min(workers, settings.parts))
     with reproducible(device), _team(problem, state, size) as team:
-        return _train(_Trainer(problem, state), team, checkpoint, progress, every)
+        trainer = _Trainer(problem, state)
+        left = remaining_steps(state.done, problem.steps, progress, checkpoints, trainer.state)
+        for step in left:
+            trainer.step(step, team)
+        return trainer.store
 
 
 @dataclass(frozen=True)
-class State:
+class SupernetCheckpoint:
     """All that a training needs to go on."""
 
     key: str  # of what is trained, and how
@@ -149,7 +151,9 @@ class _Problem:
     @cached_property
     def key(self) -> str:
         """Tell it from others by its content."""
-        return codec.digest([describe(self.space), self.task, self.examples, self.settings])
+        return codec.digest(
+            [describe("space", self.space), self.task, self.examples, self.settings]
+        )
 
     @cached_property
     def steps(self) -> int:
@@ -165,37 +169,18 @@ def _check(settings: SupernetTraining, examples: Examples) -> None:
         )
 
 
-def _first_state(problem: _Problem, checkpoint: Path | None) -> State:
-    if checkpoint is None or not checkpoint.exists():
+def _first_state(problem: _Problem, checkpoints: Checkpoints) -> SupernetCheckpoint:
+    state = checkpoints.found(SupernetCheckpoint)
+    if state is None:
         setting = Setting(problem.task, problem.space, 1, problem.settings.seed)
-        key = problem.key if checkpoint is not None else ""
-        return State(key, 0, initial_supernet(setting), {})
-    state = codec.read(State, checkpoint)
+        key = problem.key if checkpoints.file is not None else ""
+        return SupernetCheckpoint(key, 0, initial_supernet(setting), {})
     if state.key != problem.key:
         raise UserError(
-            f"{checkpoint}: it is of a supernet of another space or data, or trained otherwise;"
-            " delete it or use another folder"
+            f"{checkpoints.file}: it is of a supernet of another space or data, or trained"
+            " otherwise; delete it or use another folder"
         )
     return state
-
-
-def _train(
-    trainer: "_Trainer",
-    team: Leader,
-    checkpoint: Path | None,
-    progress: Progress | None,
-    every: float,
-) -> Store:
-    steps, saved = trainer.problem.steps, time.monotonic()
-    for step in range(trainer.done, steps):
-        trainer.step(step, team)
-        last = step + 1 == steps
-        if checkpoint is not None and (last or time.monotonic() - saved >= every):
-            codec.write_whole(checkpoint, trainer.state())
-            saved = time.monotonic()
-        if progress is not None:
-            progress(step + 1, steps)
-    return trainer.store
 
 
 class _Optimizer(SupernetOptimizer):
@@ -217,7 +202,7 @@ class _Optimizer(SupernetOptimizer):
 class _Trainer:
     """One process's copy of a training: all of them make the same steps."""
 
-    def __init__(self, problem: _Problem, state: State) -> None:
+    def __init__(self, problem: _Problem, state: SupernetCheckpoint) -> None:
         how = problem.settings
         self.problem, self.done, self._key = problem, state.done, state.key
         self.store = Store(problem.space, problem.task, state.weights, problem.device)
@@ -227,9 +212,11 @@ class _Trainer:
         self._optimizer.restore(state.buffers)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
-    def state(self) -> State:
+    def state(self) -> SupernetCheckpoint:
         """Return all that is needed to go on."""
-        return State(self._key, self.done, self.store.copy(), self._optimizer.buffers())
+        return SupernetCheckpoint(
+            self._key, self.done, self.store.copy(), self._optimizer.buffers()
+        )
 
     def step(self, step: int, team: Leader | Follower) -> None:
         """Compute the parts that are this process's, and move by the sum of all."""
@@ -293,10 +280,12 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _team(problem: _Problem, state: State, size: int) -> AbstractContextManager[Leader]:
+def _team(
+    problem: _Problem, state: SupernetCheckpoint, size: int
+) -> AbstractContextManager[Leader]:
     tensors, tree = codec.pack((problem.examples, state), copy=False)
     head = {
-        "space": describe(problem.space),
+        "space": describe("space", problem.space),
         "task": codec.pack(problem.task)[1],
         "settings": codec.pack(problem.settings)[1],
         "device": problem.device,
@@ -307,10 +296,12 @@ def _team(problem: _Problem, state: State, size: int) -> AbstractContextManager[
 
 def follow(leader: socket.socket, head: Json, tensors: Tensors) -> None:
     """Make the steps of a training beside its leader: the work of a worker process."""
-    examples, state = codec.unpack(tuple[Examples, State], tensors, head["tree"], copy=False)
+    examples, state = codec.unpack(
+        tuple[Examples, SupernetCheckpoint], tensors, head["tree"], copy=False
+    )
     settings = codec.unpack(SupernetTraining, {}, head["settings"])
     task = codec.unpack(Task, {}, head["task"])
-    problem = _Problem(space_of(head["space"]), task, examples, settings, head["device"])
+    problem = _Problem(rebuild("space", head["space"]), task, examples, settings, head["device"])
     trainer, seat = _Trainer(problem, state), Follower(leader, head["share"], problem.device)
     with reproducible(problem.device):
         for step in range(state.done, problem.steps):

@@ -15,7 +15,7 @@ from annotated_types import Ge, Len
 from fedtailor.algorithms._base import Algorithm
 from fedtailor.core import registry
 from fedtailor.core.compute import Device
-from fedtailor.core.errors import UserError
+from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Budget
 from fedtailor.core.validation import flatten, override, refuse_unknown, validate, validated
@@ -29,7 +29,7 @@ from fedtailor.search import genes
 class EngineOptions:
     """Where clients run."""
 
-    name: Literal["local"] = "local"
+    name: str = "local"  # or path/to/file.py:Class
     workers: Annotated[int, Ge(0)] = 2  # processes; 0: in this one, for debugging
     device: Device = "auto"
 
@@ -95,7 +95,9 @@ def make_config(table: dict[str, Any]) -> Config:
             fields = _preset(found, fields) | fields
         parts[kind] = validate(found, fields, kind, BESIDE[kind])
     parts |= _start(parts)
-    for key, kind in TABLES.items():
+    name, fields = _named("engine", table.pop("engine", {}))
+    table["engine"] = {"name": name, **fields}
+    for key, kind in (TABLES | {"engine": registry.find("engine", name).options}).items():
         parts[key] = validate(kind, table.pop(key, {}), key)
     parts["data"] = _anywhere(parts["data"])
     top = [
@@ -130,9 +132,7 @@ def _preset(space: type[SearchSpace], fields: dict[str, Any]) -> dict[str, Any]:
         raise UserError("space.preset: must be text")
     known = {"default": {}, **space.presets}
     if name not in known:
-        raise UserError(
-            f"space.preset: no preset is called {name!r}{registry.nearest(name, list(known))}"
-        )
+        raise UserError(f"space.preset: no preset is called {name!r}{nearest(name, list(known))}")
     return json.loads(json.dumps(known[name]))
 
 
@@ -188,7 +188,7 @@ def _named(kind: str, table: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(table, dict):
         raise UserError(f"{kind}: must be a table with a name, such as [{kind}]")
     fields = dict(table)
-    name = fields.pop("name", {"algorithm": "fedavg", "space": "cnn"}[kind])
+    name = fields.pop("name", {"algorithm": "fedavg", "space": "cnn", "engine": "local"}[kind])
     if not isinstance(name, str):
         raise UserError(f"{kind}.name: must be text")
     return registry.absolute(name), fields

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.files import copy_file, lock_folder, sha256_of
+from fedtailor.core.files import copy_file, lock_folder, sha256_of, whole_file
 from fedtailor.core.types import ClientInfo
 from fedtailor.data.federation import Federation
 from fedtailor.runs import database
@@ -55,10 +55,8 @@ def create_run(
         if start is not None:
             copy_file(start, path / START)
             begins = f"the state of {config.start}, sha256 {sha256_of(path / START)}"
-        new = path / "run.db.new"
-        new.unlink(missing_ok=True)
-        database.create(new, clients, begins)
-        new.rename(path / "run.db")
+        with whole_file(path / "run.db") as new:
+            database.create(new, clients, begins)
     return Run(path)
 
 

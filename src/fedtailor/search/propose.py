@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fedtailor.core.errors import UserError
-from fedtailor.core.registry import nearest
+from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.generator import DiffusionProposer

@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Interval
 
-from fedtailor.core.errors import UserError
-from fedtailor.core.registry import nearest
+from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.space import Arch, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts

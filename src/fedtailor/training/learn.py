@@ -36,6 +36,7 @@ from fedtailor.networks.network import (
     pick,
 )
 from fedtailor.training.evaluate import evaluate, recalibrate
+from fedtailor.training.schedule import cosine
 
 __all__ = [
     "Batch",
@@ -78,7 +79,7 @@ class Recipe:
         """Return the learning rate of a round, counted from 1."""
         done = (round - 1) / max(rounds, 1)
         if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * done)) / 2
+            return self.lr * cosine(done)
         if self.schedule == "step":
             return self.lr * 0.1 ** ((done >= 0.5) + (done >= 0.75))
         return self.lr

@@ -1,7 +1,6 @@
 """Data sets known by name."""
 
 import gzip
-import importlib
 import os
 import struct
 from dataclasses import replace
@@ -11,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
-from fedtailor.data.load import load_source, source_names
+from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Source, check
 from fedtailor.data.sources import fashion_mnist
@@ -23,12 +23,12 @@ NAMES = ["cifar10", "cifar100", "cinic10", "digits", "fashion-mnist"]
 
 
 def test_names_are_the_files() -> None:
-    assert source_names() == NAMES
+    assert registry.names("data") == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_source_says_what_it_is(name: str) -> None:
-    module = importlib.import_module(f"fedtailor.data.sources.{name.replace('-', '_')}")
+    module = registry.module_of("data", name)
     assert callable(module.load)
     assert isinstance(module.ABOUT, str) and "\n" not in module.ABOUT and "classes" in module.ABOUT
 

@@ -206,7 +206,7 @@ def test_without_the_packages_weights_the_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_file: Path
 ):
     monkeypatch.setattr(module, "SHIPPED", tmp_path / "encoder.safetensors")
-    with pytest.raises(UserError, match=r"python -m fedtailor\.pretrain\.encoder --out"):
+    with pytest.raises(UserError, match=r"python -m fedtailor\.pretrain\.encoder_training --out"):
         load_encoder()
     (tmp_path / "encoder.safetensors").write_bytes(small_file.read_bytes())
     assert load_encoder().size == 128

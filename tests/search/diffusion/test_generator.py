@@ -12,6 +12,7 @@ from torch import Tensor
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Choice, SearchSpace
+from fedtailor.networks.initial import initialise
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Features
 from fedtailor.search.diffusion.generator import (
@@ -24,7 +25,7 @@ from fedtailor.search.diffusion.generator import (
     shipped,
 )
 from fedtailor.search.diffusion.predictor import Predictor
-from fedtailor.search.diffusion.score_network import ScoreNetwork, initialise
+from fedtailor.search.diffusion.score_network import ScoreNetwork
 from fedtailor.search.diffusion.sde import VE
 from fedtailor.search.diffusion.tokens import encode, encoding, project
 from fedtailor.search.evolution import Population

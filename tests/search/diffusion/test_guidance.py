@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.core.space import Choice
+from fedtailor.networks.initial import initialise
 from fedtailor.search import genes
 from fedtailor.search.diffusion import sde
 from fedtailor.search.diffusion.guidance import guided
 from fedtailor.search.diffusion.predictor import LIGHT, Predictor
-from fedtailor.search.diffusion.score_network import initialise
 from fedtailor.search.diffusion.sde import VE, Score
 from fedtailor.search.diffusion.tokens import encode, encoding, one_hot, project
 from tests.helpers.made_up import Free, generator

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedtailor.core.space import Choice, SearchSpace
+from fedtailor.networks.initial import initialise
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Features
 from fedtailor.search.diffusion.predictor import (
@@ -21,7 +22,6 @@ from fedtailor.search.diffusion.predictor import (
     kendall_within,
     standardised,
 )
-from fedtailor.search.diffusion.score_network import initialise
 from fedtailor.search.diffusion.sde import SDE, VE, VP
 from fedtailor.search.diffusion.tokens import encoding, one_hot
 from tests.helpers.made_up import Free, cpu, generator

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedtailor.core import codec
 from fedtailor.core.space import Arch, Choice, SearchSpace
+from fedtailor.networks.initial import initialise
 from fedtailor.pretrain.network_training import Training, train
 from fedtailor.search import genes
 from fedtailor.search.diffusion import sde as equations
@@ -21,7 +22,6 @@ from fedtailor.search.diffusion.score_network import (
     ScoreNetwork,
     ScoreSettings,
     denoised,
-    initialise,
 )
 from fedtailor.search.diffusion.sde import EPSILON, SDE, VE, VP
 from tests.helpers import made_up

@@ -10,7 +10,6 @@ they are kept never leave it.
 """
 
 import hashlib
-import os
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import groupby, islice
@@ -76,12 +75,12 @@ def load_encoder(file: Path | None = None) -> Encoder:
 
     Args:
         file: torchvision's ImageNet weights of ResNet-18 (.pth, or .safetensors of the same names),
-            or what `python -m fedtailor.pretrain.encoder` wrote.
+            or what `python -m fedtailor.pretrain.encoder_training` wrote.
     """
     if file is None and not SHIPPED.is_file():
         raise UserError(
             f"encoder: the package's own weights are missing, so give a file or make them by "
-            f"`python -m fedtailor.pretrain.encoder --out {SHIPPED}`."
+            f"`python -m fedtailor.pretrain.encoder_training --out {SHIPPED}`."
         )
     weights = _read(file or SHIPPED)
     if "stem.weight" in weights:
@@ -211,11 +210,8 @@ def _kept(file: Path) -> Features | None:
 
 def _keep(file: Path, found: Features) -> None:
     """Write features, whole or not at all."""
-    new = file.with_name(f"{file.name}.{os.getpid()}.new")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        codec.write(new, _Kept(found, codec.digest(found)))
-        new.replace(file)
+        codec.write_whole(file, _Kept(found, codec.digest(found)), shared=True)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"encoder: features cannot be kept in {file.parent} ({error}).") from None
 

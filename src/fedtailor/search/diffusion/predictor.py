@@ -73,7 +73,7 @@ class Predictor(nn.Module):
     """The score of noised architectures on a data set.
 
     Noised tables are on the scale 2 (one-hot - shares); the buffer `shares` must be that of the
-    score network. A new predictor has no weights: see `score.initialise`.
+    score network. A new predictor has no weights: see `initial.initialise`.
 
     Args:
         code: the tables of a space.

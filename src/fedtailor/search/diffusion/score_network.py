@@ -72,7 +72,7 @@ class ScoreNetwork(nn.Module):
     """The score of noised tables, and the probabilities of the values behind the noise.
 
     Noised tables are on the scale of `to_diffused` and may be on any device: results are on the
-    same. A new network has no weights: see `initialise`.
+    same. A new network has no weights: see `initial.initialise`.
 
     Args:
         code: the tables of a space.
@@ -157,23 +157,6 @@ def denoised(sde: SDE, score: Score, x: Tensor, t: Tensor) -> Tensor:
     """Return the expected clean x_0 behind x at times t (Tweedie's formula)."""
     scale, std = _marginal(sde, t)
     return (x + std**2 * score(x, t)) / scale
-
-
-def initialise(module: nn.Module, rng: torch.Generator) -> None:
-    """Draw all parameters of a module anew: matrices from torch's range, biases 0, scales 1.
-
-    What a part lists in its attribute `first_values` begins at that value instead.
-    """
-    with torch.no_grad():
-        for part in module.modules():
-            values: dict[str, float] = getattr(part, "first_values", {})
-            for name, parameter in part.named_parameters(recurse=False):
-                if name in values or parameter.dim() < 2:
-                    parameter.fill_(values.get(name, float(name == "weight")))
-                else:
-                    bound = parameter.shape[1:].numel() ** -0.5
-                    drawn = torch.empty(parameter.shape).uniform_(-bound, bound, generator=rng)
-                    parameter.copy_(drawn)
 
 
 class Linear(nn.Linear):
