@@ -37,10 +37,10 @@ SEARCH: dict[str, Any] = {
 
 KILLED = """
 import os, signal, sys
-from fedtailor.engines import local
+from fedtailor.engines import _in_process
 from fedtailor import run
 
-performed, trained = local.perform, 0
+performed, trained = _in_process.perform, 0
 
 def perform(site, ticket, message):
     global trained
@@ -50,7 +50,7 @@ def perform(site, ticket, message):
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 
-local.perform = perform
+_in_process.perform = perform
 run(sys.argv[1], sys.argv[2])
 """
 
