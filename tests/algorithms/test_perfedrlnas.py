@@ -189,3 +189,28 @@ def test_replies_are_let_go_one_by_one():
     state = PerFedRLNAS().aggregate(at(1, space), Searching(weights), replies())
     assert len(messages) == 4 and all(ref() is None for ref in [*messages, *tensors])
     assert torch.allclose(state.weights["head.bias"], weights["head.bias"] + 1.5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mean"),
+    [("count", 1.5), ("count_samples", 210 / 110), ("frequency", (2 * 1 + 8 * 2) / 10)],
+)
+def test_each_merge_rule_weighs_clients_by_what_it_says(rule: Any, mean: float):
+    """Ten and a hundred images are 1 and 4 batches of 32, in two epochs 2 and 8."""
+    algorithm = PerFedRLNAS(merge=rule, batch=32, epochs=2, policy="uniform")
+    infos = (ClientInfo(0, 10), ClientInfo(1, 100))
+    server = Server(Setting(TASK, Dense(), 5, 0), 1, infos)
+    state = algorithm.server_init(server)
+    genes = list(Dense().largest())
+    results = [
+        Result(
+            info,
+            {"genes": genes},
+            Message({n: w + step for n, w in state.weights.items()}, {"accuracy": 0.5}),
+            1.0,
+            0,
+        )
+        for info, step in zip(infos, (1.0, 2.0), strict=True)
+    ]
+    after = algorithm.aggregate(server, state, results).weights
+    assert all(torch.allclose(after[n], w + mean, atol=1e-5) for n, w in state.weights.items())

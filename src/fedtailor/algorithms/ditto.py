@@ -18,16 +18,7 @@ from annotated_types import Ge
 from fedtailor.algorithms._base import Algorithm, mean_of, to_all
 from fedtailor.algorithms._replies import Forms, trained_tensors
 from fedtailor.algorithms.fedavg import Global
-from fedtailor.core.types import (
-    Client,
-    ClientInfo,
-    Log,
-    Message,
-    Reply,
-    Result,
-    Server,
-    Tensors,
-)
+from fedtailor.core.types import Client, ClientInfo, Log, Message, Reply, Result, Server, Tensors
 from fedtailor.networks.initial import initial_weights
 from fedtailor.networks.network import Network
 from fedtailor.training import learn

@@ -11,16 +11,7 @@ from dataclasses import dataclass
 
 from fedtailor.algorithms._base import Algorithm
 from fedtailor.algorithms._replies import Forms
-from fedtailor.core.types import (
-    Client,
-    ClientInfo,
-    Log,
-    Message,
-    Reply,
-    Result,
-    Server,
-    Tensors,
-)
+from fedtailor.core.types import Client, ClientInfo, Log, Message, Reply, Result, Server, Tensors
 from fedtailor.networks.initial import initial_weights
 from fedtailor.networks.network import Network
 from fedtailor.training import learn

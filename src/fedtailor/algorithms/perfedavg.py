@@ -24,13 +24,11 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Interval
 
-from fedtailor.algorithms._base import Algorithm, mean_of, to_all
-from fedtailor.algorithms._replies import Forms, trained_tensors
-from fedtailor.algorithms.fedavg import Global
+from fedtailor.algorithms._base import mean_of
+from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.core.types import (
     Batch,
     Client,
-    ClientInfo,
     Log,
     Message,
     Reply,
@@ -38,40 +36,22 @@ from fedtailor.core.types import (
     Server,
     Tensors,
 )
-from fedtailor.networks.initial import initial_weights
 from fedtailor.networks.network import Network
 from fedtailor.training import learn
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Algorithm[Global, None]):
-    """Clients train the model that is best one step ahead; the server averages."""
+class PerFedAvg(FedAvg):
+    """FedAvg whose clients train the model that is best one step ahead."""
 
     lr: Annotated[float, Gt(0)] = 0.001  # the paper's beta: of the outer step
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    finetune_epochs: Annotated[int, Ge(0)] = 0  # beside the inner steps
     variant: Literal["fo", "hf"] = "fo"  # first order, or with the curvature
     inner_lr: Annotated[float, Gt(0)] = 0.01  # the paper's alpha
     inner_steps: Annotated[int, Ge(0)] = 1  # before a client uses its model
     delta: Annotated[float, Gt(0)] = 1e-3  # hf: how far apart gradients are taken
     weighted: bool = False  # average by examples; the paper averages plainly
-
-    def sends(self) -> Forms:
-        """Declare what leaves a client."""
-        return trained_tensors("the model's weights after local training")
-
-    def server_init(self, server: Server) -> Global:
-        """Start from the first weights."""
-        return Global(initial_weights(server.setting))
-
-    def client_init(self, client: Client) -> None:
-        """Clients keep nothing."""
-        return
-
-    def configure(
-        self, server: Server, state: Global, cohort: list[ClientInfo]
-    ) -> dict[int, Message]:
-        """Send the model to all."""
-        return to_all(state.weights, cohort)
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
         """Descend what the loss will be one step ahead."""

@@ -189,7 +189,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         past = remember(server.round, state.past, played, rules)
         learned = state.policies
         if self.policy != "uniform" and server.round > self.warmup:
-            learned = self._learn(server.setting.space, state, past, played)
+            learned = _learned(self, server.setting.space, state, past, played)
         return Searching(weights, learned, past)
 
     def serve(self, server: Server, state: Searching, info: ClientInfo) -> Message:
@@ -208,7 +208,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
     def alphas(self, space: SearchSpace, state: Searching, client: int) -> Tensor:
         """Return what a client's subnets are drawn by."""
         length = sum(len(choice.options) for choice in space.choices)
-        rows = [state.policies.row(number, length) for number in self._numbers(client)]
+        rows = [state.policies.row(number, length) for number in _numbers(self.policy, client)]
         return torch.stack([torch.zeros(length, dtype=torch.float64), *rows]).sum(0)
 
     def chosen(self, setting: Setting, state: Searching, info: ClientInfo) -> Arch:
@@ -266,30 +266,36 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             found["shared"] = described(space, row, self.temperature)
         return found
 
-    def _numbers(self, client: int) -> tuple[int, ...]:
-        """Return the policies that decide together on a client's subnets."""
-        which = {"personal": (client,), "shared": (SHARED,), "uniform": ()}
-        return which.get(self.policy, (client, SHARED))
 
-    def _learn(
-        self, space: SearchSpace, state: Searching, past: dict[int, Past], played: list[Played]
-    ) -> Policies:
-        """Let every policy climb the gradients of the clients it drew for."""
-        gradients: dict[int, Tensor] = {}
-        moved: dict[int, Tensor] = {}
-        for one in played:
-            advantage = past[one.client].reward
-            if self.baseline == "own":  # as it was before this reward, which would bias it
-                before = state.past.get(one.client)
-                advantage = advantage - before.usual if before else 0.0
-            alphas = self.alphas(space, state, one.client)
-            gradient, there = policies.reinforce(
-                space, alphas, one.genes, advantage, self.temperature, self.entropy
-            )
-            for number in self._numbers(one.client):
-                gradients[number] = gradients.get(number, 0.0) + gradient
-                moved[number] = moved.get(number, torch.zeros_like(there)) | there
-        return policies.ascend(state.policies, gradients, moved, self.policy_rule, self.policy_lr)
+def _numbers(policy: str, client: int) -> tuple[int, ...]:
+    """Return the policies that decide together on a client's subnets."""
+    which = {"personal": (client,), "shared": (SHARED,), "uniform": ()}
+    return which.get(policy, (client, SHARED))
+
+
+def _learned(
+    how: PerFedRLNAS,
+    space: SearchSpace,
+    state: Searching,
+    past: dict[int, Past],
+    played: list[Played],
+) -> Policies:
+    """Let every policy climb the gradients of the clients it drew for."""
+    gradients: dict[int, Tensor] = {}
+    moved: dict[int, Tensor] = {}
+    for one in played:
+        advantage = past[one.client].reward
+        if how.baseline == "own":  # as it was before this reward, which would bias it
+            before = state.past.get(one.client)
+            advantage = advantage - before.usual if before else 0.0
+        alphas = how.alphas(space, state, one.client)
+        gradient, there = policies.reinforce(
+            space, alphas, one.genes, advantage, how.temperature, how.entropy
+        )
+        for number in _numbers(how.policy, one.client):
+            gradients[number] = gradients.get(number, 0.0) + gradient
+            moved[number] = moved.get(number, torch.zeros_like(there)) | there
+    return policies.ascend(state.policies, gradients, moved, how.policy_rule, how.policy_lr)
 
 
 def _message(setting: Setting, weights: Tensors, drawn: Arch) -> Message:
