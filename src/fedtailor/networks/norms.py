@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,9 +15,14 @@ def is_statistic(name: str) -> bool:
     return name.endswith(STATISTICS)
 
 
+def is_norm(module: nn.Module) -> TypeGuard[_BatchNorm]:
+    """Tell a batch norm."""
+    return isinstance(module, _BatchNorm)
+
+
 def norms_of(module: nn.Module) -> list[_BatchNorm]:
     """List the batch norms of a network."""
-    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    return [part for part in module.modules() if is_norm(part)]
 
 
 def settle(module: nn.Module) -> None:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.networks.norms import is_norm
 from fedtailor.networks.pointwise import stride_by_slicing
 
 M = TypeVar("M", bound=nn.Module)
@@ -105,14 +106,14 @@ def allocate(module: nn.Module, device: str) -> nn.Module:
         for name, buffer in part._buffers.items():
             if buffer is None:
                 continue
-            if buffer.is_meta and not isinstance(part, nn.modules.batchnorm._BatchNorm):
+            if buffer.is_meta and not is_norm(part):
                 raise UserError(
                     f"space.name: {type(part).__name__} must make its buffer {name!r} with "
                     'device="cpu": networks are built without values'
                 )
             empty = torch.empty_like(buffer, device=device)
             part._buffers[name] = empty if buffer.is_meta else buffer.to(device)
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        if is_norm(part):
             part.reset_running_stats()
         if device == "cpu":
             stride_by_slicing(part)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Tensors
+from fedtailor.networks.norms import is_norm
 from fedtailor.networks.pieces import Chain, Piece, allocate, blueprint, pieces_of
 from fedtailor.networks.plans import Planned, assemble, parts_of, plan_of, unnamed
 
@@ -167,7 +168,7 @@ class _Bound:
     def of(module: nn.Module) -> "_Bound":
         """Look into a module."""
         inner = list(module.modules())
-        norms = [m for m in inner if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        norms = [m for m in inner if is_norm(m)]
         zeros = [b for m in norms for n, b in m.named_buffers() if n != "running_var"]
         ones = [b for m in norms for n, b in m.named_buffers() if n == "running_var"]
         return _Bound(module, inner, list(module.parameters()), zeros, ones)
