@@ -27,7 +27,7 @@ from tests.helpers.made_up import TASK, Dense, chance, cpu, every_draw, generato
 def site(federation: Federation, tmp_path: Path) -> ClientHost:
     setting = Setting(federation.task, Dense(), rounds=50, seed=2)
     clients = tuple(ClientInfo(i, len(federation.examples(i, "train"))) for i in range(4))
-    how = PerFedRLNAS(epochs=2, batch=16, lr=0.1, finetune_epochs=1)
+    how = PerFedRLNAS(epochs=2, batch=16, lr=0.1, finetune_epochs=1, statistics="own")
     return ClientHost(how, setting, federation, clients, tmp_path, None)
 
 

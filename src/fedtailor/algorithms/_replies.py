@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fedtailor.core.types import Json, Message
@@ -113,12 +114,8 @@ def _shape_fits(rule: Sent, name: str, tensor: Tensor, received: Message) -> boo
 
 
 def _extremes(tensor: Tensor) -> list[float]:
-    """Return the least and the greatest value: not finite if any is not."""
-    if not tensor.numel():
-        return []
-    if tensor.is_floating_point() and not tensor.isfinite().all():
-        return [math.nan]
-    return [tensor.min().item(), tensor.max().item()]
+    """Return the least and the greatest value, which are not finite if any is not."""
+    return [extreme.item() for extreme in torch.aminmax(tensor)] if tensor.numel() else []
 
 
 def _numbers(value: Json) -> Iterator[float]:

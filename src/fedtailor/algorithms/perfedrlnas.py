@@ -9,8 +9,9 @@ over those who trained it, and rewards the policies (Eq. 8, with memory budgets 
 Differs from the paper:
 - rewards use validation accuracy; the paper's test accuracy is `accuracy = "test"`, which warns;
 - policies climb the plain gradient; the authors' Adam (rate 0.5) is `policy_rule = "adam"`;
-- batch norm: statistics stay with the client. A subnet starts a round without any, and before it is
-  deployed they are recalibrated on the client's training data;
+- batch norm, of which the paper says nothing: statistics are windows of the supernet like weights,
+  and merged like them (`statistics = "merged"`); or they stay with the client (`"own"`): a subnet
+  starts a round without any, and before it is deployed they are measured on the client's images;
 - deployed is each policy's most probable architecture, for all clients; the paper's way, the drawn
   subnet after local training, is reported beside it as `trained`;
 - an overflow counts as accuracy 0 in its own reward, not in the average of the others;
@@ -92,6 +93,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
     overflow: Literal["flat", "graded"] = (
         "flat"  # share of memory above 1: counts as 1, or as it is
     )
+    statistics: Literal["merged", "own"] = "merged"  # batch norm's: all clients', or each its own
     frozen: bool = False  # weights stand still, clients only test: how new clients are searched for
 
     def sends(self) -> Forms:
@@ -101,7 +103,8 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         )
         share = "the share of the client's memory it took, where that is limited"
         fits = Sent("memory", "float", share, (), (0, 1), optional=True)
-        weights = Sent("*", "tensor", "the drawn subnet's parameters after local training")
+        beside = " and batch-norm statistics" if self.statistics == "merged" else ""
+        weights = Sent("*", "tensor", f"the drawn subnet's parameters{beside} after local training")
         usual: Forms = (
             {"tested": (how_good, fits)} if self.frozen else {"trained": (weights, how_good, fits)}
         )
@@ -125,7 +128,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
 
     def server_init(self, server: Server) -> Searching:
         """Start from the first supernet and undecided policies."""
-        return Searching(initial_supernet(server.setting))
+        return Searching(initial_supernet(server.setting, self.statistics == "merged"))
 
     def client_init(self, client: Client) -> None:
         """Clients keep nothing."""
@@ -140,7 +143,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             rng = server.rng(f"policy/{info.id}")
             alphas = self.alphas(server.setting.space, state, info.id)
             drawn = policies.draw(server.setting.space, alphas, rng, self.temperature)
-            found[info.id] = _message(server.setting, state.weights, drawn)
+            found[info.id] = self._message(server.setting, state, drawn)
         return found
 
     def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
@@ -155,18 +158,20 @@ class PerFedRLNAS(Algorithm[Searching, None]):
                 return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
         network = learn.network(client, msg.tensors, arch)
         metrics: list[Metric] = []
+        own_statistics = self.statistics == "own"
         if self.frozen:
-            _recalibrate(client, network)
+            _charge_test(client, network, own_statistics)
         else:
             metrics = [Metric("train", "loss", learn.fit(client, network, self))]
-            norms.settle(network.module)
+            if own_statistics:
+                norms.settle(network.module)
         scored = {
             split: learn.evaluate(network, examples)["accuracy"]
             for split, examples in (("val", client.val), ("test", client.test))
         }
         metrics += [Metric(split, "accuracy", value, "trained") for split, value in scored.items()]
         told["accuracy"] = scored[self.accuracy]
-        tensors = {} if self.frozen else network.weights(statistics=False)
+        tensors = {} if self.frozen else network.weights(statistics=not own_statistics)
         prices = cost.prices(setting.space, arch, setting.task)
         log = Log(tuple(metrics), (UsedArch(arch, told["accuracy"], prices),))
         return None, Reply(Message(tensors, told), log)
@@ -196,13 +201,14 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         """Give a client its policy's most probable architecture, of those its memory allows."""
         setting = server.setting
         arch = self.chosen(setting, state, info)
-        return _message(setting, state.weights, arch)
+        return self._message(setting, state, arch)
 
     def deploy(self, client: Client, own: None, msg: Message) -> Iterator[tuple[str, Network]]:
-        """Use that architecture with batch norm recalibrated, then the same fine-tuned."""
+        """Use that architecture, then the same fine-tuned."""
         arch = client.setting.space.repair(tuple(msg.info["genes"]))
         network = learn.network(client, msg.tensors, arch)
-        learn.recalibrate(network, client.train)
+        if self.statistics == "own":
+            learn.recalibrate(network, client.train)
         return self.tune(client, network)
 
     def alphas(self, space: SearchSpace, state: Searching, client: int) -> Tensor:
@@ -266,6 +272,11 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             found["shared"] = described(space, row, self.temperature)
         return found
 
+    def _message(self, setting: Setting, state: Searching, drawn: Arch) -> Message:
+        arch = setting.space.repair(drawn)
+        wanted = shapes(setting.space, arch, setting.task, self.statistics == "merged")
+        return Message(cut(state.weights, wanted), {"genes": list(drawn)})
+
 
 def _numbers(policy: str, client: int) -> tuple[int, ...]:
     """Return the policies that decide together on a client's subnets."""
@@ -298,12 +309,6 @@ def _learned(
     return policies.ascend(state.policies, gradients, moved, how.policy_rule, how.policy_lr)
 
 
-def _message(setting: Setting, weights: Tensors, drawn: Arch) -> Message:
-    arch = setting.space.repair(drawn)
-    wanted = shapes(setting.space, arch, setting.task)
-    return Message(cut(weights, wanted), {"genes": list(drawn)})
-
-
 def _played(result: Result) -> Played:
     told = result.message.info
     drawn = tuple(result.sent["genes"])
@@ -311,9 +316,11 @@ def _played(result: Result) -> Played:
     return Played(result.client.id, drawn, told["accuracy"], result.seconds, memory)
 
 
-def _recalibrate(client: Client, network: Network) -> None:
-    """Set batch norm up for a test, which is all the computing that new clients do."""
-    learn.recalibrate(network, client.train)
-    images = len(client.train) + len(client.val)
+def _charge_test(client: Client, network: Network, own_statistics: bool) -> None:
+    """Set batch norm up for a test, which is all the computing that new clients do; charge both."""
+    images = len(client.val)
+    if own_statistics:
+        learn.recalibrate(network, client.train)
+        images += len(client.train)
     each = cost.forward_macs(network.space, network.arch, network.task)
     client.meter.macs += images * each

@@ -1,10 +1,12 @@
 """Where and how numbers are computed: the device, one thread, repeatable kernels."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.backends import cudnn
 
 from fedtailor.core.errors import UserError
@@ -34,6 +36,13 @@ def reproducible(device: str) -> Iterator[None]:
             yield
     finally:
         cudnn.deterministic, cudnn.benchmark = before
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether all of a tensor is finite; many times faster than asking entry by entry."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return all(math.isfinite(extreme.item()) for extreme in torch.aminmax(tensor.detach()))
 
 
 def device_of(wanted: Device, key: str = "engine.device") -> str:

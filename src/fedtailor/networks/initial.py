@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.compute import is_finite
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch
@@ -27,11 +28,10 @@ def initial_weights(setting: Setting, arch: Arch | None = None) -> Tensors:
     return {name: weight.clone() for name, weight in found.items()}
 
 
-def initial_supernet(setting: Setting) -> Tensors:
-    """Return the first weights of the whole supernet; it has no statistics."""
-    return {
-        name: weight.clone() for name, weight in _first_supernet(setting, _stamp(setting)).items()
-    }
+def initial_supernet(setting: Setting, statistics: bool = False) -> Tensors:
+    """Return the first weights of the whole supernet and, where wanted, batch norm's statistics."""
+    found = _first_supernet(setting, _stamp(setting), statistics)
+    return {name: weight.clone() for name, weight in found.items()}
 
 
 def _stamp(setting: Setting) -> tuple[int, int] | None:
@@ -52,9 +52,11 @@ def _first_weights(setting: Setting, arch: Arch, stamp: tuple[int, int] | None) 
 
 
 @functools.lru_cache(maxsize=2)
-def _first_supernet(setting: Setting, stamp: tuple[int, int] | None) -> Tensors:
+def _first_supernet(
+    setting: Setting, stamp: tuple[int, int] | None, statistics: bool = False
+) -> Tensors:
     found: Tensors = {}
-    wanted = full_shapes(setting.space, setting.task)
+    wanted = full_shapes(setting.space, setting.task, statistics)
     for arch in setting.space.cover():
         for piece in pieces_of(setting.space, arch, setting.task):
             module = blueprint(piece.build)
@@ -62,7 +64,8 @@ def _first_supernet(setting: Setting, stamp: tuple[int, int] | None) -> Tensors:
             for name, draw in _draws(module, prefix, wanted).items():
                 if name not in found:
                     found[name] = draw(rng_for(setting.seed, "init", name))
-    return _warm(setting, {name: found[name] for name in wanted})
+    drawn = {n: found[n] if n in found else _unmeasured(n, shape) for n, shape in wanted.items()}
+    return _warm(setting, drawn)
 
 
 def initialise(module: nn.Module, rng: torch.Generator) -> None:
@@ -112,10 +115,15 @@ def _draw(
 def _statistics(model: nn.Module) -> Tensors:
     """Return batch norm's running means and variances before the first batch."""
     return {
-        name: torch.full(buffer.shape, float(name.endswith("running_var")))
+        name: _unmeasured(name, tuple(buffer.shape))
         for name, buffer in model.state_dict().items()
         if is_statistic(name)
     }
+
+
+def _unmeasured(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return a statistic before the first batch: mean 0, variance 1."""
+    return torch.full(shape, float(name.endswith("running_var")))
 
 
 def _warm(setting: Setting, drawn: Tensors) -> Tensors:
@@ -147,7 +155,7 @@ def _saved(
             f"space.init: {name} is {tuple(found.shape)} in {path}, but {wanted[0]} in this "
             f"network and {wanted[1]} in its supernet; is it of another space?"
         )
-    if not found.isfinite().all():
+    if not is_finite(found):
         raise UserError(f"space.init: {name} in {path} is not finite")
     return view(found, tuple(drawn.shape)).to(drawn.dtype, copy=True).contiguous()
 

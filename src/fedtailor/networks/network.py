@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from fedtailor.core.compute import is_finite
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Batch, Meter, Tensors
 from fedtailor.networks import cost
@@ -117,7 +118,7 @@ class Network:
         names = None if statistics else set(dict(self.module.named_parameters()))
         found = weights_of(self.module)
         for name, weight in found.items():
-            if not weight.isfinite().all():
+            if not is_finite(weight):
                 raise Diverged(f"the weights became infinite ({name}): {REMEDY}")
         return found if names is None else pick(found, names.__contains__)
 

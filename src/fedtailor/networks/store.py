@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Tensors
-from fedtailor.networks.norms import is_norm
+from fedtailor.networks.norms import is_norm, is_statistic
 from fedtailor.networks.pieces import Chain, Piece, allocate, blueprint, pieces_of
 from fedtailor.networks.plans import Planned, assemble, parts_of, plan_of, unnamed
 
@@ -49,9 +49,10 @@ def piece_shapes(piece: Piece) -> Shapes:
 
 
 @functools.lru_cache(maxsize=4096)
-def _part_shapes(part: Piece) -> Shapes:
+def _part_shapes(part: Piece, statistics: bool = False) -> Shapes:
     prefix = f"{part.name}." if part.name else ""
-    return {prefix + name: shape for name, shape in _own_shapes(unnamed(part)).items()}
+    own = _own_statistics(unnamed(part)) if statistics else _own_shapes(unnamed(part))
+    return {prefix + name: shape for name, shape in own.items()}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -60,20 +61,32 @@ def _own_shapes(part: Piece) -> Shapes:
     return {name: tuple(p.shape) for name, p in module.named_parameters()}
 
 
-def shapes(space: SearchSpace, arch: Arch, task: Task) -> Shapes:
-    """Return the shapes of an architecture's parameters."""
+@functools.lru_cache(maxsize=4096)
+def _own_statistics(part: Piece) -> Shapes:
+    module = blueprint(part.build)
+    return {name: tuple(b.shape) for name, b in module.named_buffers() if is_statistic(name)}
+
+
+def shapes(space: SearchSpace, arch: Arch, task: Task, statistics: bool = False) -> Shapes:
+    """Return the shapes of an architecture's parameters and, where wanted, its statistics."""
     found: Shapes = {}
     for piece in pieces_of(space, arch, task):
         found |= piece_shapes(piece)
+        if statistics:
+            for part in parts_of(piece):
+                found |= _part_shapes(part, statistics=True)
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def full_shapes(space: SearchSpace, task: Task) -> Shapes:
-    """Return the shapes of the supernet's parameters: the union over `space.cover()`."""
+def full_shapes(space: SearchSpace, task: Task, statistics: bool = False) -> Shapes:
+    """Return the shapes of the supernet's parameters: the union over `space.cover()`.
+
+    Batch norm's statistics, where wanted, are windows like these.
+    """
     found: Shapes = {}
     for arch in space.cover():
-        for name, shape in shapes(space, arch, task).items():
+        for name, shape in shapes(space, arch, task, statistics).items():
             found[name] = tuple(map(max, found.get(name, shape), shape))
     return found
 
@@ -90,7 +103,8 @@ class Store:
     """A supernet's weights on a device, and the modules that are bound to them.
 
     Args:
-        weights: the supernet's parameters by name, copied.
+        weights: the supernet's parameters by name, copied; with batch norm's statistics, of all
+            names or of none, where these are kept like weights.
     """
 
     def __init__(
@@ -98,18 +112,20 @@ class Store:
     ) -> None:
         self.space, self.task, self.device = space, task, device
         self.weights = {name: _laid_out(weight, device) for name, weight in weights.items()}
+        self.keeps_statistics = any(is_statistic(name) for name in weights)
         self._pieces: OrderedDict[Piece, _Bound] = OrderedDict()
 
     def cut(self, arch: Arch) -> Tensors:
-        """Copy an architecture's weights."""
-        wanted = shapes(self.space, arch, self.task)
+        """Copy an architecture's weights, and its statistics where the store keeps them."""
+        wanted = shapes(self.space, arch, self.task, self.keeps_statistics)
         return {n: w.to("cpu") for n, w in cut(self.weights, wanted).items()}
 
     def bind(self, arch: Arch) -> nn.Module:
         """Return an architecture's network whose parameters are windows of the store.
 
         Its modules are kept and shared: binding an architecture again, or one that has a piece
-        or a part of one in common, resets the gradients, statistics and modes of what they share.
+        or a part of one in common, resets the gradients, modes and statistics of what they share.
+        Statistics that the store keeps are windows too, and are not reset.
         """
         bound = [(p.name, self._bound(p)) for p in pieces_of(self.space, arch, self.task)]
         for _, piece in bound:
@@ -126,11 +142,14 @@ class Store:
             self._pieces.move_to_end(piece)
             return self._pieces[piece]
         with torch.inference_mode(False):  # whoever asks first: it may be trained later
-            found = self._assemble(piece) if plan_of(piece) else _Bound.of(self._build(piece))
+            found = self._assemble(piece) if plan_of(piece) else self._whole(piece)
         self._pieces[piece] = found
         if len(self._pieces) > KEPT_PIECES:
             self._pieces.popitem(last=False)
         return found
+
+    def _whole(self, piece: Piece) -> "_Bound":
+        return _Bound.of(self._build(piece), resets=not self.keeps_statistics)
 
     def _assemble(self, piece: Piece) -> "_Bound":
         """Make a piece of its parts, which are bound and kept one by one."""
@@ -144,7 +163,17 @@ class Store:
             owner, _, own = name.rpartition(".")
             bound = nn.Parameter(view(self.weights[prefix + name], tuple(parameter.shape)))
             module.get_submodule(owner)._parameters[own] = bound
-        return allocate(module, self.device)
+        made = allocate(module, self.device)
+        for name, buffer in list(made.named_buffers()) if self.keeps_statistics else ():
+            if is_statistic(name):
+                owner, _, own = name.rpartition(".")
+                window = view(self.weights[prefix + name], tuple(buffer.shape))
+                made.get_submodule(owner)._buffers[own] = window
+        return made
+
+    def statistics(self) -> Tensors:
+        """Copy the statistics that the store keeps, where it is."""
+        return {name: w.clone() for name, w in self.weights.items() if is_statistic(name)}
 
     def copy(self) -> Tensors:
         """Copy all weights, as they travel and rest."""
@@ -165,10 +194,10 @@ class _Bound:
     ones: list[Tensor]
 
     @staticmethod
-    def of(module: nn.Module) -> "_Bound":
-        """Look into a module."""
+    def of(module: nn.Module, resets: bool) -> "_Bound":
+        """Look into a module, whose statistics are reset or are the store's."""
         inner = list(module.modules())
-        norms = [m for m in inner if is_norm(m)]
+        norms = [m for m in inner if is_norm(m) and resets]
         zeros = [b for m in norms for n, b in m.named_buffers() if n != "running_var"]
         ones = [b for m in norms for n, b in m.named_buffers() if n == "running_var"]
         return _Bound(module, inner, list(module.parameters()), zeros, ones)

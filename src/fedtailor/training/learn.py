@@ -22,6 +22,7 @@ import torch
 from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 
+from fedtailor.core.compute import is_finite
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Batch, Client, Examples, Tensors
 from fedtailor.data.batches import batch as rows_to_batch
@@ -205,7 +206,7 @@ class EpochMean:
 def refuse_divergence(loss: float, weights: Mapping[str, Tensor]) -> None:
     """Raise if a loss or any weight is not finite."""
     _refuse_infinite(loss)
-    if not all(weight.isfinite().all() for weight in weights.values()):
+    if not all(is_finite(weight) for weight in weights.values()):
         _refuse_infinite(math.nan)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.compute import is_finite
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
@@ -27,6 +28,7 @@ def population_logits(
     archs: Sequence[Arch],
     examples: Examples,
     calibration: Examples | None = None,
+    kept: bool = False,
 ) -> Tensor:
     """Return every architecture's logits on every example: (architectures, examples, classes).
 
@@ -37,9 +39,10 @@ def population_logits(
         archs: the architectures; equal ones are computed once.
         examples: the images, not augmented, in batches of at most 256.
         calibration: examples whose batch-norm statistics are used; none: those of each batch.
+        kept: the statistics that the store keeps are used instead.
     """
     found = torch.empty(len(archs), len(examples), store.task.classes)
-    for arch, logits in walk(store, archs, examples, calibration):
+    for arch, logits in walk(store, archs, examples, calibration, kept):
         found[arch] = logits
     return found
 
@@ -49,11 +52,12 @@ def population_accuracies(
     archs: Sequence[Arch],
     examples: Examples,
     calibration: Examples | None = None,
+    kept: bool = False,
 ) -> list[float]:
     """Return every architecture's accuracy; arguments as `population_logits`."""
     found = [0.0] * len(archs)
     labels = examples.labels[examples.index]
-    for arch, logits in walk(store, archs, examples, calibration):
+    for arch, logits in walk(store, archs, examples, calibration, kept):
         found[arch] = (logits.argmax(1) == labels).float().mean().item()
     return found
 
@@ -63,12 +67,23 @@ def walk(
     archs: Sequence[Arch],
     examples: Examples,
     calibration: Examples | None = None,
+    kept: bool = False,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield every architecture's number and its logits; those that share a prefix together."""
+    """Yield every architecture's number and its logits; those that share a prefix together.
+
+    Statistics that the store keeps are afterwards what they were.
+    """
+    if kept and (calibration is not None or not store.keeps_statistics):
+        raise ValueError("a store without statistics, or calibration beside them")
     chains = [pieces_of(store.space, arch, store.task) for arch in archs]
     sources = [calibration, examples] if calibration is not None else [examples]
     states = [_batches(s, store.device, even=s is calibration) for s in sources]
-    yield from _descend(store, chains, list(range(len(archs))), 0, states)
+    before = store.statistics()
+    try:
+        yield from _descend(store, chains, list(range(len(archs))), 0, states, kept)
+    finally:
+        for name, statistic in before.items():
+            store.weights[name].copy_(statistic)
 
 
 def _batches(examples: Examples, device: str, even: bool) -> list[Any]:
@@ -82,6 +97,7 @@ def _descend(
     members: list[int],
     level: int,
     states: list[list[Any]],
+    kept: bool,
 ) -> Iterator[tuple[int, Tensor]]:
     """Go on with architectures whose first `level` pieces agree; `states` is what those made.
 
@@ -95,22 +111,25 @@ def _descend(
             groups.setdefault(chains[member][level], []).append(member)
     left = len(groups)
     for piece, group in groups.items():
-        after = _through(store.module(piece), states)
+        after = _through(store.module(piece), states, kept)
         left -= 1
         if not left:
             states.clear()
-        yield from _descend(store, chains, group, level + 1, after)
+        yield from _descend(store, chains, group, level + 1, after, kept)
 
 
 def _finite(logits: Tensor) -> Tensor:
-    if not logits.isfinite().all():  # argmax of no number would pass for class 0
+    if not is_finite(logits):  # argmax of no number would pass for class 0
         raise FloatingPointError("a network's outputs are not finite: training has diverged")
     return logits
 
 
 @torch.inference_mode()
-def _through(module: nn.Module, states: list[list[Any]]) -> list[list[Any]]:
+def _through(module: nn.Module, states: list[list[Any]], kept: bool) -> list[list[Any]]:
     """Pass batches through a module: with the statistics of the first list's, or of each batch."""
+    if kept:
+        module.eval()
+        return [[module(state) for state in some] for some in states]
     with measuring(module):
         after = [[module(state) for state in states[0]]]
     return after + [[module(state) for state in rest] for rest in states[1:]]
