@@ -7,15 +7,13 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.rng import numpy_rng_for
 from fedtailor.core.space import Task
 from fedtailor.core.types import Augment, Examples
+from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.data.partition import partition
 from fedtailor.data.proportions import count_classes
 from fedtailor.data.source import Ints, Source
-from fedtailor.data.split import split
 
 SPLITS = ("train", "val", "test")
 
@@ -60,15 +58,11 @@ def load_federation(options: DataOptions) -> Federation:
     """Read the data, deal it to the clients, and split every client's share."""
     source = load_source(options)
     clients = _clients(options, source)
-    total = clients + options.new_clients
-    rng = numpy_rng_for(options.seed, "partition")
-    shares = partition(source.labels, total, options, rng, source.client)
+    parts = deal(source, clients, options)
     images, labels = source.images, source.labels
-    test_labels = source.test_labels if options.split == "official" else None
-    parts = split(shares, labels, test_labels, options)
-    if test_labels is not None and source.test_images is not None:
-        images = np.concatenate([images, source.test_images])
-        labels = np.concatenate([labels, test_labels])
+    tests = (source.test_images, source.test_labels)
+    if options.split == "official" and tests[0] is not None and tests[1] is not None:
+        images, labels = np.concatenate([images, tests[0]]), np.concatenate([labels, tests[1]])
     rows, bounds = _lay_out(parts)
     named = source.client_names if options.partition == "by_client" else ()
     return Federation(
@@ -82,7 +76,7 @@ def load_federation(options: DataOptions) -> Federation:
         augment=_augment(options, images.shape[2:]),
         clients=clients,
         new_clients=options.new_clients,
-        client_names=named[:total],
+        client_names=named[: len(parts)],
     )
 
 
