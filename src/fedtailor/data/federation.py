@@ -13,6 +13,8 @@ from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.data.proportions import count_classes
+from fedtailor.data.shift import Shift
+from fedtailor.data.shift_clients import deal_shifts, shift_clients
 from fedtailor.data.source import Ints, Source
 
 SPLITS = ("train", "val", "test")
@@ -22,7 +24,9 @@ SPLITS = ("train", "val", "test")
 class Federation:
     """All clients' data: one pair of arrays, and for each client which rows are its own."""
 
-    images: Tensor  # (N, C, H, W): the pool's rows, then the official test set's where it is used
+    images: (
+        Tensor  # (N, C, H, W): the pool's, then the official tests where used, then shifted ones
+    )
     labels: Tensor  # (N,), int64
     rows: Tensor  # int64: all clients' rows, one client after another
     bounds: Tensor  # (all clients, 4), int64: rows[b0:b1] train, [b1:b2] val, [b2:b3] test
@@ -33,12 +37,22 @@ class Federation:
     clients: int  # that take part in training: ids from 0
     new_clients: int  # that do not: the ids after them
     client_names: tuple[str, ...] = ()  # of all clients, where the data has names
+    shifts: tuple[Shift, ...] = ()  # of all clients, where images differ by client
+    origins: Tensor | None = None  # of the last images, which are shifted: the rows they were
 
     @property
     def task(self) -> Task:
         """The images' shape and the number of classes."""
         channels, height, width = self.images.shape[1:]
         return Task((channels, height, width), len(self.classes))
+
+    def originals(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return images, labels and clients' rows as if nothing had been shifted."""
+        if self.origins is None:
+            return self.images, self.labels, self.rows
+        first = len(self.images) - len(self.origins)
+        rows = torch.cat([torch.arange(first), self.origins])[self.rows]
+        return self.images[:first], self.labels[:first], rows
 
     def examples(self, client: int, split: str) -> Examples:
         """Return a client's train, val or test examples, as views; only train is augmented."""
@@ -63,6 +77,10 @@ def load_federation(options: DataOptions) -> Federation:
     tests = (source.test_images, source.test_labels)
     if options.split == "official" and tests[0] is not None and tests[1] is not None:
         images, labels = np.concatenate([images, tests[0]]), np.concatenate([labels, tests[1]])
+    shifts, origins = deal_shifts(options, len(parts), images.shape[1]), None
+    if shifts:
+        images, origins, parts = shift_clients(images, parts, shifts, options.seed)
+        labels = np.concatenate([labels, labels[origins]])
     rows, bounds = _lay_out(parts)
     named = source.client_names if options.partition == "by_client" else ()
     return Federation(
@@ -77,6 +95,8 @@ def load_federation(options: DataOptions) -> Federation:
         clients=clients,
         new_clients=options.new_clients,
         client_names=named[: len(parts)],
+        shifts=shifts,
+        origins=None if origins is None else torch.from_numpy(origins),
     )
 
 

@@ -7,6 +7,9 @@ from annotated_types import Ge, Gt, Le
 
 Positive: TypeAlias = Annotated[int, Ge(1)]
 Scheme: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "shards", "by_client"]
+ShiftKind: TypeAlias = Literal[
+    "none", "low_resolution", "blur", "grey", "noise", "rotation", "contrast"
+]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class DataOptions:
     augment: tuple[Literal["crop", "flip", "cutout"], ...] = ()  # of training images
     crop_padding: Positive = 4
     cutout_size: Positive = 16
+
+    shift: tuple[ShiftKind, ...] = ()  # how all images of a group of clients differ, dealt in turn
+    shift_groups: Positive | None = None  # clients are dealt to them in turn; None: each is its own
+    shift_strength: Annotated[float, Gt(0), Le(10)] = 1.0
 
     def warnings(self) -> tuple[str, ...]:
         """Say in sentences what about these options makes results hard to compare."""
