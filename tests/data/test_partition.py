@@ -127,8 +127,8 @@ def test_dirichlet_equal_takes_all_it_can() -> None:
     assert [len(rows) for rows in shares] == [10] * 10
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_dirichlet_equal_proportions(overlap: bool) -> None:
+@pytest.mark.parametrize("overlap", [False, "leaky"])
+def test_dirichlet_equal_proportions(overlap: bool | str) -> None:
     """With images to spare, proportions are those of the Dirichlet: mean 1/C, known variance."""
     labels = np.repeat(np.arange(10), 4000)
     for alpha in (0.1, 1.0, 10.0):
@@ -144,7 +144,7 @@ def test_dirichlet_equal_proportions(overlap: bool) -> None:
 
 def test_dirichlet_equal_overlap_shares_rows_but_not_within_a_client() -> None:
     shares = run(
-        np.repeat(np.arange(5), 20), 10, partition="dirichlet_equal", overlap=True, per_client=60
+        np.repeat(np.arange(5), 20), 10, partition="dirichlet_equal", overlap="leaky", per_client=60
     )
     assert [len(rows) for rows in shares] == [60] * 10
     assert len(np.unique(np.concatenate(shares))) < 600
@@ -159,7 +159,7 @@ def test_overlap_draws_as_weighted_sampling_without_replacement() -> None:
         (rows,) = partition(
             labels,
             1,
-            DataOptions(partition="dirichlet_equal", overlap=True, per_client=6, alpha=1.0),
+            DataOptions(partition="dirichlet_equal", overlap="leaky", per_client=6, alpha=1.0),
             np.random.default_rng(seed),
             None,
         )
@@ -246,7 +246,7 @@ def test_per_client_is_exact_for_iid() -> None:
         (4, {"partition": "dirichlet_equal", "per_client": 51}, "data.per_client: "),
         (
             4,
-            {"partition": "dirichlet_equal", "per_client": 201, "overlap": True},
+            {"partition": "dirichlet_equal", "per_client": 201, "overlap": "leaky"},
             "data.per_client: 201 is more than the 200 images",
         ),
         (4, {"partition": "shards", "classes_per_client": 6}, "data.classes_per_client: 6"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedtailor.core.errors import UserError
@@ -14,8 +15,12 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment import lifecycle, prepare
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.steps import Execution
+from fedtailor.report.tables import client_table
 from fedtailor.runs import database
+from fedtailor.runs.config import make_config
 from fedtailor.runs.folder import Run
+from fedtailor.runs.partition_file import check_partition
+from fedtailor.runs.summary import digest
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -82,3 +87,25 @@ def test_another_state_than_the_committed_one_is_refused(
         resume(tmp_path / "run")
     path.write_bytes(whole)
     assert resume(tmp_path / "run").finished()
+
+
+def test_shifted_images_are_the_same_whoever_hosts_them(tiny: Tiny, tmp_path: Path):
+    shift = {"data__shift": ["noise", "rotation"], "data__shift_groups": 4}
+    plain = run(tiny(rounds=1), tmp_path / "plain")
+    found = [
+        run(tiny(rounds=1, engine__workers=workers, **shift), tmp_path / str(workers))
+        for workers in (0, 1)
+    ]
+    assert digest(found[0]) == digest(found[1]) != digest(plain)
+    before, after = plain.partition(), found[0].partition()
+    assert after.pop("shifts").tolist()[::2] == ["noise 0.1"] * 3
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    table = client_table(found[:1])
+    assert table is not None and table["columns"][-1] == "shift"
+    assert {client: cells[-1].text for client, _, cells in table["rows"]}[4] == "noise 0.1"
+    both = client_table([plain, found[0]])
+    assert both is not None and "shift" not in both["columns"]  # other clients
+    other = tiny(**shift, data__shift_strength=2.0)
+    with pytest.raises(UserError, match="no longer what the run began with"):
+        check_partition(found[0], load_federation(make_config(other).data))

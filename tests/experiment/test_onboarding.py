@@ -19,6 +19,7 @@ from fedtailor.engines import _in_process
 from fedtailor.engines._base import Ticket
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.onboarding import default_path, onboard
+from fedtailor.runs import database
 from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest, summarise
@@ -283,3 +284,20 @@ def test_help_teaches(capsys: Any):
     text = capsys.readouterr().out
     for word in ("--data", "--rounds", "--out", "data.new_clients", "stand still", "accuracies"):
         assert word in text
+
+
+@pytest.mark.parametrize("overlap", [True, "leaky"])
+def test_new_clients_of_clients_that_share_images(overlap: Any, tiny: Tiny, tmp_path: Path):
+    """Their images are new to the weights, or the run folder says that they are not."""
+    data = {"partition": "dirichlet_equal", "per_client": 300, "clients": 3, "new_clients": 2}
+    table = tiny(rounds=1) | {"data": data | {"overlap": overlap}}
+    done = run(table, tmp_path / "run")
+    rows, bounds = (done.partition()[name] for name in ("rows", "bounds"))
+    shared = set(rows[: bounds[2, 3]].tolist()) & set(rows[bounds[3, 0] :].tolist())
+    assert bool(shared) == (overlap == "leaky")
+    found = onboard(done.path)
+    for folder in (done, found):
+        texts = database.warnings(folder.db)
+        assert ["data.overlap" in text for text in texts] == ([True] if overlap == "leaky" else [])
+    with pytest.raises(UserError, match="images of clients that trained"):
+        onboard(done.path, tmp_path / "other", data={"overlap": overlap == "leaky"})

@@ -31,3 +31,12 @@ def test_a_fixed_network_is_planned_as_one(tiny: Tiny):
     found = plan(make_config(tiny(space=SPACE, algorithm__name="fedavg")))
     assert found["architectures"] == {}
     assert any(line.startswith("model  ") for line in plan_lines(found))
+
+
+def test_the_plan_tells_whose_images_differ(tiny: Tiny):
+    plain, found = (plan(make_config(tiny(data__shift=shift))) for shift in ([], ["blur", "none"]))
+    assert "shifts" not in plain
+    assert found["shifts"] == (["blur 1", "none"] * 5)[: len(found["sizes"])]
+    told = [line for line in plan_lines(found) if "|" in line]
+    assert [line.rpartition("|  ")[2] for line in told] == found["shifts"]
+    assert all(line.endswith("|") for line in plan_lines(plain) if "|" in line)

@@ -65,7 +65,7 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     from fedtailor.runs.create import default_path
 
     path = out or default_path(config)
-    for text in config.algorithm.warnings():
+    for text in config.warnings():
         warn(text)
     with _followed(path) as progress:
         found = lifecycle.run(config, path, progress)

@@ -1,5 +1,6 @@
 """What people see: live progress and tables."""
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -162,12 +163,14 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         + f", images {'x'.join(str(n) for n in found['image_shape'])}, {len(names)} classes"
     ]
     lines.append("client  train   val  test  images of each class (darker: more)")
-    for client, (row, size) in enumerate(
-        zip(counts[:MAX_ROWS], found["sizes"][:MAX_ROWS], strict=True)
+    shifts = found.get("shifts", [""] * len(counts))
+    for client, (row, size, shift) in enumerate(
+        itertools.islice(zip(counts, found["sizes"], shifts, strict=True), MAX_ROWS)
     ):
         picture = "".join(SHADES[-(-n * (len(SHADES) - 1) // peak)] for n in row)
         lines.append(
             f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|"
+            + (f"  {shift}" if shift else "")
         )
     if len(counts) > MAX_ROWS:
         lines.append(f"   ... and {len(counts) - MAX_ROWS} more (--json has all)")

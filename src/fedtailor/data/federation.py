@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.rng import numpy_rng_for
 from fedtailor.core.space import Task
 from fedtailor.core.types import Augment, Examples
+from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.data.partition import partition
 from fedtailor.data.proportions import count_classes
+from fedtailor.data.shift import Shift
+from fedtailor.data.shift_clients import deal_shifts, shift_clients
 from fedtailor.data.source import Ints, Source
-from fedtailor.data.split import split
 
 SPLITS = ("train", "val", "test")
 
@@ -24,7 +24,9 @@ SPLITS = ("train", "val", "test")
 class Federation:
     """All clients' data: one pair of arrays, and for each client which rows are its own."""
 
-    images: Tensor  # (N, C, H, W): the pool's rows, then the official test set's where it is used
+    images: (
+        Tensor  # (N, C, H, W): the pool's, then the official tests where used, then shifted ones
+    )
     labels: Tensor  # (N,), int64
     rows: Tensor  # int64: all clients' rows, one client after another
     bounds: Tensor  # (all clients, 4), int64: rows[b0:b1] train, [b1:b2] val, [b2:b3] test
@@ -35,12 +37,22 @@ class Federation:
     clients: int  # that take part in training: ids from 0
     new_clients: int  # that do not: the ids after them
     client_names: tuple[str, ...] = ()  # of all clients, where the data has names
+    shifts: tuple[Shift, ...] = ()  # of all clients, where images differ by client
+    origins: Tensor | None = None  # of the last images, which are shifted: the rows they were
 
     @property
     def task(self) -> Task:
         """The images' shape and the number of classes."""
         channels, height, width = self.images.shape[1:]
         return Task((channels, height, width), len(self.classes))
+
+    def originals(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return images, labels and clients' rows as if nothing had been shifted."""
+        if self.origins is None:
+            return self.images, self.labels, self.rows
+        first = len(self.images) - len(self.origins)
+        rows = torch.cat([torch.arange(first), self.origins])[self.rows]
+        return self.images[:first], self.labels[:first], rows
 
     def examples(self, client: int, split: str) -> Examples:
         """Return a client's train, val or test examples, as views; only train is augmented."""
@@ -60,15 +72,15 @@ def load_federation(options: DataOptions) -> Federation:
     """Read the data, deal it to the clients, and split every client's share."""
     source = load_source(options)
     clients = _clients(options, source)
-    total = clients + options.new_clients
-    rng = numpy_rng_for(options.seed, "partition")
-    shares = partition(source.labels, total, options, rng, source.client)
+    parts = deal(source, clients, options)
     images, labels = source.images, source.labels
-    test_labels = source.test_labels if options.split == "official" else None
-    parts = split(shares, labels, test_labels, options)
-    if test_labels is not None and source.test_images is not None:
-        images = np.concatenate([images, source.test_images])
-        labels = np.concatenate([labels, test_labels])
+    tests = (source.test_images, source.test_labels)
+    if options.split == "official" and tests[0] is not None and tests[1] is not None:
+        images, labels = np.concatenate([images, tests[0]]), np.concatenate([labels, tests[1]])
+    shifts, origins = deal_shifts(options, len(parts), images.shape[1]), None
+    if shifts:
+        images, origins, parts = shift_clients(images, parts, shifts, options.seed)
+        labels = np.concatenate([labels, labels[origins]])
     rows, bounds = _lay_out(parts)
     named = source.client_names if options.partition == "by_client" else ()
     return Federation(
@@ -82,7 +94,9 @@ def load_federation(options: DataOptions) -> Federation:
         augment=_augment(options, images.shape[2:]),
         clients=clients,
         new_clients=options.new_clients,
-        client_names=named[:total],
+        client_names=named[: len(parts)],
+        shifts=shifts,
+        origins=None if origins is None else torch.from_numpy(origins),
     )
 
 

@@ -7,6 +7,9 @@ from annotated_types import Ge, Gt, Le
 
 Positive: TypeAlias = Annotated[int, Ge(1)]
 Scheme: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "shards", "by_client"]
+ShiftKind: TypeAlias = Literal[
+    "none", "low_resolution", "blur", "grey", "noise", "rotation", "contrast"
+]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class DataOptions:
     )
     min_size: Positive = 10  # dirichlet: the fewest images a client may have
     balance: bool = False  # dirichlet: a client that has its fair share gets no later classes
-    overlap: bool = False  # dirichlet_equal: clients draw from the whole set and may share images
+    overlap: bool | Literal["leaky"] = (
+        False  # dirichlet_equal: clients may share images; leaky: to train on, too, if others test
+    )
     classes_per_client: Positive = 2  # shards
     per_client: Positive | None = None  # images per client; dirichlet, by_client: at most this many
 
@@ -42,3 +47,16 @@ class DataOptions:
     augment: tuple[Literal["crop", "flip", "cutout"], ...] = ()  # of training images
     crop_padding: Positive = 4
     cutout_size: Positive = 16
+
+    shift: tuple[ShiftKind, ...] = ()  # how all images of a group of clients differ, dealt in turn
+    shift_groups: Positive | None = None  # clients are dealt to them in turn; None: each is its own
+    shift_strength: Annotated[float, Gt(0), Le(10)] = 1.0
+
+    def warnings(self) -> tuple[str, ...]:
+        """Say in sentences what about these options makes results hard to compare."""
+        if self.overlap != "leaky" or self.partition != "dirichlet_equal":
+            return ()
+        return (
+            'data.overlap: "leaky" lets clients train on images by which others choose and are '
+            "tested, new clients' too; accuracies are then too high, and true is the honest choice",
+        )

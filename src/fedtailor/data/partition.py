@@ -4,6 +4,7 @@ import numpy as np
 
 from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
+from fedtailor.data.overlap import share_everything
 from fedtailor.data.partition_fit import fit_counts
 from fedtailor.data.partition_shards import shards
 from fedtailor.data.proportions import assign_rows, rows_by_class
@@ -112,42 +113,9 @@ def dirichlet_equal(
     labels: Ints, clients: int, options: DataOptions, rng: np.random.Generator
 ) -> list[Ints]:
     """Give all clients equally many rows, each in class proportions drawn from Dirichlet(alpha)."""
-    if options.overlap:
-        return _draw_overlapping(labels, clients, options, rng)
+    if options.overlap == "leaky":
+        return share_everything(labels, clients, options, rng)
     totals = np.bincount(labels)
     size = equal_size(len(labels), clients, options.per_client)
     shares = rng.dirichlet(np.full(len(totals), options.alpha), size=clients)
     return assign_rows(labels, fit_counts(shares, size, totals, rng), rng)
-
-
-def _draw_overlapping(
-    labels: Ints, clients: int, options: DataOptions, rng: np.random.Generator
-) -> list[Ints]:
-    """Let each client draw from all rows, weighted by its own class proportions, no row twice.
-
-    To draw without replacement by weight is to take the rows whose exponential waiting times
-    (rate = weight) end first; those of a class end in random order, so only the times are drawn.
-    """
-    size = options.per_client or max(1, len(labels) // clients)
-    if size > len(labels):
-        raise UserError(
-            f"data.per_client: {size} is more than the {len(labels)} images there are, so lower it."
-        )
-    by_class = rows_by_class(labels, int(labels.max()) + 1)
-    label = np.repeat(np.arange(len(by_class)), [min(size, len(rows)) for rows in by_class])
-    waiting = np.concatenate([np.arange(len(r), max(len(r) - size, 0), -1) for r in by_class])
-    starts = np.searchsorted(label, label)
-    shares = []
-    for _ in range(clients):
-        weight = np.maximum(rng.dirichlet(np.full(len(by_class), options.alpha)), 1e-100)
-        steps = np.cumsum(rng.standard_exponential(len(label)) / waiting)
-        times = (steps - np.concatenate([[0.0], steps])[starts]) / weight[label]
-        first = label[np.argpartition(times, size - 1)[:size]] if size < len(times) else label
-        counts = np.bincount(first, minlength=len(by_class))
-        drawn = [
-            rng.choice(rows, count, replace=False)
-            for rows, count in zip(by_class, counts, strict=True)
-            if count
-        ]
-        shares.append(np.sort(np.concatenate(drawn)))
-    return shares

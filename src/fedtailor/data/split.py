@@ -1,5 +1,7 @@
 """Train, val and test rows of every client."""
 
+from typing import TypeAlias
+
 import numpy as np
 
 from fedtailor.core.errors import UserError
@@ -8,51 +10,62 @@ from fedtailor.data.options import DataOptions
 from fedtailor.data.proportions import assign_rows, count_classes, largest_remainder, rows_by_class
 from fedtailor.data.source import Ints
 
-Parts = tuple[Ints, Ints, Ints]
+Cut: TypeAlias = tuple[Ints, ...]  # train, val and, where the pool has it, test
+Parts: TypeAlias = tuple[Ints, Ints, Ints]
 
 
 def split(
     shares: list[Ints], labels: Ints, test_labels: Ints | None, options: DataOptions
 ) -> list[Parts]:
     """Split every client's rows; official test rows are numbered after the pool's."""
+    check_split(test_labels, options)
+    cuts = [cut(rows, k, options) for k, rows in enumerate(shares)]
+    return with_tests(cuts, labels, test_labels, options)
+
+
+def check_split(test_labels: Ints | None, options: DataOptions) -> None:
+    """Raise a UserError when the images cannot be split as the options say."""
     fractions = options.fractions
     if not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
         raise UserError(
             f"data.fractions: {list(fractions)} must be three numbers above zero that sum to 1."
         )
-    if options.split == "pool":
-        if options.test_per_client is not None:
-            raise UserError('data.test_per_client: set data.split = "official" to use it.')
-        return [_pool(rows, k, options) for k, rows in enumerate(shares)]
-    if test_labels is None:
+    if options.split == "pool" and options.test_per_client is not None:
+        raise UserError('data.test_per_client: set data.split = "official" to use it.')
+    if options.split == "official" and test_labels is None:
         raise UserError('data.split: this data has no official test set, so set it to "pool".')
-    tests = official_tests(shares, labels, test_labels, options)
-    parts = [_train_val(rows, k, options) for k, rows in enumerate(shares)]
+
+
+def held_out(size: int, options: DataOptions) -> tuple[int, ...]:
+    """Count the val and, where the pool has it, test images of so many; at least 1 of each."""
+    train, val, _ = options.fractions
+    if options.split == "official":
+        return (max(1, round(size * val / (train + val))),)
+    return tuple(max(1, round(size * part)) for part in options.fractions[1:])
+
+
+def cut(rows: Ints, client: int, options: DataOptions) -> Cut:
+    """Take what is held out from the client's own rows; at least 2 are left to train on."""
+    held = held_out(len(rows), options)
+    check_size(len(rows), len(rows) - sum(held), client, 2 + len(held))
+    order = numpy_rng_for(options.seed, "split", client).permutation(rows)
+    *parts, train = np.split(order, np.cumsum(held))
+    return (train, *parts)
+
+
+def with_tests(
+    cuts: list[Cut], labels: Ints, test_labels: Ints | None, options: DataOptions
+) -> list[Parts]:
+    """Give every client official test rows where the pool has none to test on."""
+    if options.split == "pool" or test_labels is None:
+        return [(train, val, test) for train, val, test in cuts]
+    tests = official_tests([np.concatenate(own) for own in cuts], labels, test_labels, options)
     return [
-        (train, val, test + len(labels)) for (train, val), test in zip(parts, tests, strict=True)
+        (train, val, test + len(labels)) for (train, val), test in zip(cuts, tests, strict=True)
     ]
 
 
-def _pool(rows: Ints, client: int, options: DataOptions) -> Parts:
-    """Take val and test from the client's own rows; at least 1 of each and 2 to train on."""
-    size = len(rows)
-    val, test = (max(1, round(size * part)) for part in options.fractions[1:])
-    _check_size(size, size - val - test, client, 4)
-    order = numpy_rng_for(options.seed, "split", client).permutation(rows)
-    return order[val + test :], order[:val], order[val : val + test]
-
-
-def _train_val(rows: Ints, client: int, options: DataOptions) -> tuple[Ints, Ints]:
-    """Take val from the client's own rows; at least 1, and 2 to train on."""
-    size = len(rows)
-    train, val, _ = options.fractions
-    count = max(1, round(size * val / (train + val)))
-    _check_size(size, size - count, client, 3)
-    order = numpy_rng_for(options.seed, "split", client).permutation(rows)
-    return order[count:], order[:count]
-
-
-def _check_size(size: int, train: int, client: int, least: int) -> None:
+def check_size(size: int, train: int, client: int, least: int) -> None:
     """Raise a UserError when too little is left to train on."""
     if train < 2:
         raise UserError(

@@ -81,7 +81,7 @@ def create(path: Path, prepared: Prepared, start: Path | None) -> Run:
     if start is not None:
         _check_start(prepared, start)
     folder = create_run(path, config, prepared.clients, prepared.data, start)
-    for text in config.algorithm.warnings():
+    for text in config.warnings():
         folder.note(0, None, "warning", text)
     return folder
 

@@ -183,18 +183,18 @@ def _refuse_other_task(federation: Federation, shape: tuple[int, ...], classes: 
 
 
 def _refuse_trained_images(old: Run, config: Config, prepared: Prepared) -> None:
-    """Raise if the run's own images were dealt anew: then clients are not new to the weights."""
+    """Raise if the weights know images of the clients: then these are not new to them."""
     before, now = old.partition(), ownership(prepared.federation)
     if before["content"] != now["content"]:
         return
     same = all(np.array_equal(before[name], now[name]) for name in ("rows", "bounds"))
-    if same and prepared.config.population == "new":
-        return
+    if same and prepared.config.population == "new" and config.data.warnings():
+        return  # shared knowingly, which this run's folder says too
     trained = len(before["bounds"]) - config.data.new_clients
     who = prepared.participants
     first, last = now["bounds"][who.start, 0], now["bounds"][who.stop - 1, 3]
-    theirs = before["rows"][: before["bounds"][trained - 1, 3]]
-    if np.isin(now["rows"][first:last], theirs).any():
+    theirs = [before["rows"][b[0] : b[2]] for b in before["bounds"][:trained]]
+    if np.isin(now["rows"][first:last], np.concatenate(theirs)).any():
         raise UserError(
             "data: new clients would have images of clients that trained; leave the run's data as "
             "it is, or give other data with --data"

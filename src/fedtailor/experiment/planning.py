@@ -37,6 +37,7 @@ def plan(config: Config) -> dict[str, Any]:
         "classes": list(federation.classes),
         "label_counts": federation.label_counts().tolist(),
         "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
+        **({"shifts": [str(one) for one in federation.shifts]} if federation.shifts else {}),
         "image_shape": list(prepared.setting.task.shape),
         **_prices(prepared, prepared.setting.arch),
         "architectures": {

@@ -107,13 +107,18 @@ def label_counts(run: Run) -> Labels | None:
     return Labels(partition["counts"], tuple(str(name) for name in partition["classes"]))
 
 
+def shifts(run: Run) -> list[str]:
+    """Return how each client's images differ, or nothing where they do not or none are here."""
+    return [str(shift) for shift in _partition(run).get("shifts", ())]
+
+
 def same_clients(runs: Sequence[Run]) -> bool:
     """Tell whether the runs dealt the same images to the same clients, as far as is known."""
     known = [partition for run in runs if (partition := _partition(run))]
     return all(
-        np.array_equal(first[key], other[key])
+        np.array_equal(first.get(key, ()), other.get(key, ()))
         for first, other in itertools.pairwise(known)
-        for key in ("rows", "bounds", "counts")
+        for key in ("rows", "bounds", "counts", "shifts")
     )
 
 

@@ -9,6 +9,7 @@ from fedtailor.report.facts import (
     clients_in_order,
     label_counts,
     same_clients,
+    shifts,
     short,
     titles,
 )
@@ -56,14 +57,16 @@ def client_table(runs: Sequence[Run]) -> dict[str, Any] | None:
     comparable = same_clients(runs)
     labels = label_counts(runs[0]) if comparable else None
     sizes = labels.counts.sum(axis=1).tolist() if labels else []
+    kinds = shifts(runs[0]) if comparable else []
     rows = []
     for client in clients_in_order(runs):
         cells = [values.get(client, NOTHING) for values in columns.values()]
         if any(cell is not NOTHING for cell in cells):
             size = f"{sizes[client]:,}" if client < len(sizes) else NOTHING.text
             best = len(runs) > 1 and comparable
-            rows.append((client, size, _mark_best(cells) if best else cells))
-    return {"columns": list(columns), "rows": rows}
+            cells = _mark_best(cells) if best else cells
+            rows.append((client, size, [*cells, Cell(kinds[client])] if kinds else cells))
+    return {"columns": [*columns, *(["shift"] if kinds else [])], "rows": rows}
 
 
 def _mark_best(cells: list[Cell], best: Callable[[set[float]], float] = max) -> list[Cell]:

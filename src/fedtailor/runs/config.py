@@ -59,6 +59,10 @@ class Config:
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     engine: EngineOptions = EngineOptions()
 
+    def warnings(self) -> tuple[str, ...]:
+        """Say in sentences what about this experiment makes results hard to compare."""
+        return (*self.data.warnings(), *self.algorithm.warnings())
+
 
 TABLES = {"data": DataOptions, "budget": BudgetOptions, "engine": EngineOptions}
 NAMED = ("algorithm", "space")

@@ -22,15 +22,19 @@ def check_partition(run: Run, federation: Federation) -> None:
 def ownership(federation: Federation) -> dict[str, np.ndarray]:
     """Return which images are whose, and a hash by which to know the images again."""
     content = hashlib.blake2b(digest_size=16)
-    for tensor in (federation.images, federation.labels):
+    images, labels, rows = federation.originals()
+    for tensor in (images, labels):
         content.update(tensor.numpy().data)
-    return {
-        "rows": federation.rows.numpy(),
+    found = {
+        "rows": rows.numpy(),
         "bounds": federation.bounds.numpy(),
         "counts": federation.label_counts(),
         "classes": np.array(federation.classes),
         "content": np.array(content.hexdigest()),
     }
+    if federation.shifts:
+        found["shifts"] = np.array([str(shift) for shift in federation.shifts])
+    return found
 
 
 def image_format(federation: Federation) -> dict[str, np.ndarray]:
