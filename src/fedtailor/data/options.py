@@ -30,7 +30,7 @@ class DataOptions:
     )
     min_size: Positive = 10  # dirichlet: the fewest images a client may have
     balance: bool = False  # dirichlet: a client that has its fair share gets no later classes
-    overlap: bool | Literal["leaky"] = (
+    overlap: Literal[False, True, "leaky"] = (
         False  # dirichlet_equal: clients may share images; leaky: to train on, too, if others test
     )
     classes_per_client: Positive = 2  # shards
@@ -57,6 +57,7 @@ class DataOptions:
         if self.overlap != "leaky" or self.partition != "dirichlet_equal":
             return ()
         return (
-            'data.overlap: "leaky" lets clients train on images by which others choose and are '
-            "tested, new clients' too; accuracies are then too high, and true is the honest choice",
+            'data.overlap: "leaky" lets clients train on images by which others choose or, with '
+            'split = "pool", are tested, and on those of new clients; accuracies are then too '
+            "high, and true is the honest choice",
         )

@@ -72,8 +72,8 @@ def low_resolution(images: Pixels, block: float) -> Pixels:
         size, step = images.shape[axis], int(block)
         starts = np.arange(0, size, step)
         lengths = np.diff(starts, append=size)
-        sums = np.add.reduceat(images, starts, axis=axis)
-        means = np.moveaxis(np.moveaxis(sums, axis, -1) / lengths, -1, axis)
+        sums = np.moveaxis(np.add.reduceat(images, starts, axis=axis), axis, -1)
+        means = np.moveaxis(sums / lengths.astype(images.dtype), -1, axis)
         images = np.repeat(means, lengths, axis=axis)
     return images
 
