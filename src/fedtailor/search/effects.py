@@ -6,15 +6,17 @@ added: what tells the population from strangers. A generator learns the same (`d
 drawing each gene by its effects alone, without any diffusion, is the control for it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 import torch
 from annotated_types import Ge
+from torch import Tensor
 
 from fedtailor.core.space import Arch, SearchSpace
-from fedtailor.search import genes, policy
+from fedtailor.search import genes
 from fedtailor.search.evolution import Population, distinct
 from fedtailor.search.ridge import option_rows, ridge
 
@@ -35,7 +37,7 @@ class EffectsProposer:
             everything that was scored.
     """
 
-    strength: Annotated[float, Ge(0)] = 2.0
+    strength: Annotated[float, Ge(0)] = 3.0
     survival: bool = True
 
     def propose(
@@ -43,12 +45,8 @@ class EffectsProposer:
     ) -> list[Arch]:
         """Draw architectures by the effects of the population's options."""
         effects = option_effects(space, population, rng, self.survival)
-        alphas = self.strength * torch.from_numpy(effects)
-
-        def drawn() -> Arch:
-            return space.repair(policy.draw(space, alphas, rng))
-
-        return distinct(space, drawn, number, population.archs, rng)
+        drawn = _draws(space, self.strength * torch.from_numpy(effects), max(1, number), rng)
+        return distinct(space, lambda: next(drawn), number, population.archs, rng)
 
 
 def option_effects(
@@ -94,3 +92,10 @@ def surviving(members: np.ndarray, strangers: np.ndarray) -> np.ndarray:
     """Return the effects of being a member: 1 for those, -1 for as many strangers."""
     sides = np.repeat([1.0, -1.0], [len(members), len(strangers)])
     return ridge(np.concatenate([members, strangers]), sides).weights
+
+
+def _draws(space: SearchSpace, alphas: Tensor, batch: int, rng: torch.Generator) -> Iterator[Arch]:
+    """Draw architectures without end, each option's chance in its gene going with exp(alpha)."""
+    while True:  # the largest of alphas with Gumbel noise is such a draw
+        waits = torch.empty(batch, len(alphas), dtype=alphas.dtype).exponential_(generator=rng)
+        yield from genes.from_one_hot(space, alphas - waits.log())
