@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +67,22 @@ class Free(Layers):
 
     def repair(self, arch: Arch) -> Arch:
         return arch
+
+
+@dataclass(frozen=True)
+class Additive(Free):
+    """Thirty genes of three options; every option adds what it is worth, whatever the others."""
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(Choice(f"gene{i}", (0, 1, 2)) for i in range(30))
+
+    def worth(self, archs: Sequence[Arch], seed: int = 0) -> Tensor:
+        """Return what architectures are worth, in deviations from the mean of all."""
+        table = torch.randn(30, 3, generator=generator(seed), dtype=torch.float64)
+        table -= table.mean(1, keepdim=True)
+        table /= table.square().mean(1).sum().sqrt()
+        return genes.one_hot(self, archs).double() @ table.flatten()
 
 
 @dataclass(frozen=True)

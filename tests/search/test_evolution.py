@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,15 @@ from scipy import stats
 
 from fedtailor.core.space import Arch, Choice, SearchSpace
 from fedtailor.search import genes
-from fedtailor.search.evolution import Population, Rates, offspring, survivors, tournament
+from fedtailor.search.evolution import (
+    AS_PUBLISHED,
+    Population,
+    Rates,
+    _children,
+    offspring,
+    survivors,
+    tournament,
+)
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 ALL = [*SMALL.values(), Fixed(), Coin(), Free(), *map(cpu, NAMES)]
@@ -69,7 +77,12 @@ def test_the_best_is_found_long_before_chance_would():
     st.integers(0, 30),
     st.integers(0, 30),
     st.builds(
-        Rates, st.floats(0, 1), st.floats(0, 1), st.none() | st.floats(0, 1), st.integers(1, 5)
+        Rates,
+        st.floats(0, 1),
+        st.floats(0, 1),
+        st.none() | st.floats(0, 1),
+        st.integers(1, 5),
+        st.booleans(),
     ),
     seeds,
 )
@@ -140,6 +153,50 @@ def test_layers_do_not_shrink_by_themselves():
 def test_without_a_population_children_are_drawn_at_random():
     found = offspring(cpu("darts"), Population(), 20, generator())
     assert len(set(found)) == 20 and all(genes.is_legal(cpu("darts"), arch) for arch in found)
+
+
+def test_two_parents_have_two_children_of_all_their_genes():
+    space = cpu("mobilenetv3")
+    archs = with_depths(genes.sample_many(space, 30, generator()))
+    population = scored(archs, lambda arch: float(sum(arch)))
+    parents = {tuple(sorted(pair)) for pair in itertools.product(archs, archs)}
+    together = Counter(tuple(map(sum, zip(*pair, strict=True))) for pair in parents)
+    rates = replace(AS_PUBLISHED, crossover=1, mutation=0)
+    children = offspring(space, population, 20, generator(1), rates)
+    for pair in zip(children[::2], children[1::2], strict=True):
+        assert tuple(map(sum, zip(*pair, strict=True))) in together
+        assert not set(pair) & set(archs)
+    lone = offspring(space, population, 20, generator(1), replace(rates, pairs=False))
+    sums = (tuple(map(sum, zip(*p, strict=True))) for p in zip(lone[::2], lone[1::2], strict=True))
+    assert not any(each in together for each in sums)
+
+
+def test_each_of_two_children_is_mutated_by_its_own_chance():
+    space = Separable()
+    population = scored([(0,) * 8], lambda _: 0.0)
+    rates = replace(AS_PUBLISHED, crossover=0.5, mutation=0.5, gene=0.5)
+    drawn = _children(space, population, generator(), rates)
+    changed = [next(drawn) != (0,) * 8 for _ in range(4000)]
+    pairs = Counter(zip(changed[::2], changed[1::2], strict=True))
+    assert (
+        stats.chisquare([pairs[a, b] for a in (True, False) for b in (True, False)]).pvalue > 1e-3
+    )
+
+
+def test_published_parents_may_be_anyone():
+    """Without crossover and mutation children are parents; as often of each, whatever it scored."""
+    population = drawn(Separable(), 10)
+    rates = replace(AS_PUBLISHED, crossover=0, mutation=0)
+    found = _children(Separable(), population, generator(), rates)
+    counts = Counter(next(found) for _ in range(3000))
+    assert set(counts) == set(population.archs)
+    assert stats.chisquare([*counts.values()]).pvalue > 1e-3
+
+
+def test_what_is_scored_later_is_added_at_the_end():
+    first, second = Population(((0,), (1,)), (0.5, 0.9)), Population(((0,),), (0.1,))
+    assert first + second == Population(((0,), (1,), (0,)), (0.5, 0.9, 0.1))
+    assert first + Population() == first
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -103,7 +103,7 @@ def test_options_are_fields():
         ("evolutoin", "did you mean evolution?"),
         ("Random", "did you mean random?"),
         ("difusion", "did you mean diffusion?"),
-        ("x", "there are: random, evolution, diffusion"),
+        ("x", "there are: random, evolution, effects, diffusion"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, hint: str):

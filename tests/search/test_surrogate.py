@@ -1,17 +1,22 @@
 """The surrogate on known truths, and on populations that make the plain interpolation fail."""
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import RBFInterpolator
+from scipy.spatial.distance import cdist
 from scipy.stats import kendalltau
 
 from fedtailor.core.space import Arch, SearchSpace
-from fedtailor.search import genes, surrogate
-from fedtailor.search.surrogate import KINDS, Coding, Surrogate, fit
+from fedtailor.search import genes, radial
+from fedtailor.search.radial import SHAPES, Coding
+from fedtailor.search.ridge import STRENGTHS, solve
+from fedtailor.search.surrogate import Learner, Surrogate, fit
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 SPACE = cpu("mobilenetv3")
@@ -76,23 +81,24 @@ def with_equal(archs: list[Arch], *at: int) -> list[Arch]:
 @pytest.mark.parametrize("coding", ["integers", "raw"])
 def test_a_linear_truth_is_found_exactly(coding: Coding):
     archs, held = sample(135), sample(200, 1)
-    model = fit(SPACE, archs, linear(SPACE, archs).tolist(), coding)
+    model = fit(SPACE, archs, linear(SPACE, archs).tolist(), coding=coding)
     assert model.kind == ("raw" if coding == "raw" else "cubic")
     assert np.allclose(model.predict(held), linear(SPACE, held), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("coding", KINDS)
+@pytest.mark.parametrize("coding", SHAPES)
 def test_what_was_scored_is_returned(coding: Coding):
     archs = sample(135)
     scores = smooth(SPACE, archs)
-    assert np.allclose(fit(SPACE, archs, scores.tolist(), coding).predict(archs), scores, atol=1e-5)
+    model = fit(SPACE, archs, scores.tolist(), coding=coding, smoothing=1e-6)
+    assert np.allclose(model.predict(archs), scores, atol=1e-5)
 
 
 @pytest.mark.parametrize(("coding", "changes"), [("integers", 1), ("options", 1), ("raw", 0)])
 def test_smoothing_is_for_noise_and_not_for_raw(coding: Coding, changes: bool):
     archs = sample(135)
     scores = smooth(SPACE, archs)
-    much = fit(SPACE, archs, scores.tolist(), coding, smoothing=10).predict(archs)
+    much = fit(SPACE, archs, scores.tolist(), coding=coding, smoothing=10).predict(archs)
     assert (np.abs(much - scores).max() > 0.01) == changes
 
 
@@ -101,15 +107,15 @@ def test_smoothing_is_for_noise_and_not_for_raw(coding: Coding, changes: bool):
 def test_a_smooth_truth_is_ordered_well(name: str, coding: Coding):
     space = cpu(name)
     archs = sample(3 * len(space.choices), space=space)
-    model = fit(space, archs, smooth(space, archs).tolist(), coding)
-    assert model.kind == KINDS[coding][0] and tau(model, space=space) > 0.85
+    model = fit(space, archs, smooth(space, archs).tolist(), coding=coding)
+    assert model.kind == SHAPES[coding][0] and tau(model, space=space) > 0.85
 
 
 def test_options_without_an_order_have_their_own_columns():
     space = cpu("darts")
     archs = sample(84, space=space)
     by_number, by_option = (
-        fit(space, archs, words(space, archs).tolist(), coding)
+        fit(space, archs, words(space, archs).tolist(), coding=coding)
         for coding in ("integers", "options")
     )
     usual = fit(space, archs, words(space, archs).tolist())
@@ -149,7 +155,7 @@ def test_genes_that_say_the_same_are_noticed():
     twins = [(*a[:3], 2 - a[0], *a[4:]) for a in sample(135)]
     scores = smooth(SPACE, twins)
     careful = fit(SPACE, twins, scores.tolist())
-    assert careful.kind == fit(SPACE, twins, scores.tolist(), "raw").kind == "linear"
+    assert careful.kind == fit(SPACE, twins, scores.tolist(), coding="raw").kind == "linear"
     assert tau(careful) > 0.7
 
 
@@ -159,8 +165,8 @@ def test_duplicates_ruin_plain_interpolation_but_not_the_surrogate(noise: float)
     early = smooth(SPACE, archs)
     late = early[:20] + np.random.default_rng(0).normal(0, noise, 20)
     twice, scores = archs + archs[:20], np.concatenate([early, late])
-    single = fit(SPACE, archs, early.tolist())
-    double = fit(SPACE, twice, scores.tolist())
+    single = fit(SPACE, archs, early.tolist(), smoothing=1e-6)
+    double = fit(SPACE, twice, scores.tolist(), smoothing=1e-6)
     assert tau(single) == pytest.approx(plain_tau(archs, early), abs=1e-3)
     assert tau(single) > 0.85
     assert not noise or plain_tau(twice, scores) < 0.6
@@ -170,8 +176,8 @@ def test_duplicates_ruin_plain_interpolation_but_not_the_surrogate(noise: float)
 def test_of_equal_architectures_the_newest_score_counts():
     archs, held = sample(100), sample(50, 1)
     scores = smooth(SPACE, archs).tolist()
-    once = fit(SPACE, archs, [9.0, *scores[1:]])
-    again = fit(SPACE, [*archs, archs[0]], [*scores, 9.0])
+    once = fit(SPACE, archs, [9.0, *scores[1:]], smoothing=1e-6)
+    again = fit(SPACE, [*archs, archs[0]], [*scores, 9.0], smoothing=1e-6)
     assert np.array_equal(once.predict(held), again.predict(held))
     assert again.predict(archs[:1])[0] == pytest.approx(9, abs=1e-4)
 
@@ -195,12 +201,14 @@ DEGENERATE: dict[str, tuple[list[Arch], str]] = {
 
 
 @pytest.mark.parametrize(("archs", "kind"), DEGENERATE.values(), ids=DEGENERATE)
-@pytest.mark.parametrize("coding", KINDS)
+@pytest.mark.parametrize("coding", SHAPES)
 def test_degenerate_populations(archs: list[Arch], kind: str, coding: Coding):
     scores = smooth(SPACE, archs)
-    model = fit(SPACE, archs, scores.tolist(), coding)
+    smoothed = fit(SPACE, archs, scores.tolist(), coding=coding)
+    model = fit(SPACE, archs, scores.tolist(), coding=coding, smoothing=1e-6)
     if coding == "integers":
-        assert model.kind == kind
+        assert model.kind == smoothed.kind == kind
+    assert np.isfinite(smoothed.predict(sample(50, 1))).all()
     predicted = model.predict([*archs, *sample(50, 1)])
     assert np.isfinite(predicted).all()
     if model.kind == "mean":
@@ -230,13 +238,13 @@ def test_a_tail_that_is_hardly_determined_is_not_used():
     archs = sample(52)
     noise = np.random.default_rng(1).normal(0, 0.1, 52)
     scores = (smooth(SPACE, archs) + noise).tolist()
-    ours, papers = fit(SPACE, archs, scores), fit(SPACE, archs, scores, "raw")
+    ours, papers = fit(SPACE, archs, scores), fit(SPACE, archs, scores, coding="raw")
     assert (ours.kind, papers.kind) == ("linear", "raw") and tau(ours) > tau(papers) + 0.1
 
 
-@pytest.mark.parametrize("coding", KINDS)
+@pytest.mark.parametrize("coding", SHAPES)
 def test_equal_scores_are_their_mean(coding: Coding):
-    model = fit(SPACE, sample(135), [0.25] * 135, coding)
+    model = fit(SPACE, sample(135), [0.25] * 135, coding=coding)
     assert model.kind == "mean" and (model.predict(sample(20, 1)) == 0.25).all()
 
 
@@ -252,7 +260,7 @@ def test_what_is_not_finite_counts_as_not_scored():
 def test_a_raw_fit_that_is_singular_gives_way_to_the_careful_one():
     archs = with_equal(sample(135), 1, 2)
     scores, held = smooth(SPACE, archs).tolist(), sample(50, 1)
-    raw, careful = fit(SPACE, archs, scores, "raw"), fit(SPACE, archs, scores)
+    raw, careful = fit(SPACE, archs, scores, coding="raw"), fit(SPACE, archs, scores)
     assert raw.kind == careful.kind == "cubic"
     assert np.array_equal(raw.predict(held), careful.predict(held))
 
@@ -264,7 +272,7 @@ def test_the_last_resort_is_the_mean_of_the_nearest(how: str, monkeypatch: pytes
             raise np.linalg.LinAlgError
         return lambda at: np.full(len(at), np.nan)
 
-    monkeypatch.setattr(surrogate, "RBFInterpolator", broken)
+    monkeypatch.setattr(radial, "RBFInterpolator", broken)
     archs = sample(135)
     model = fit(SPACE, archs, smooth(SPACE, archs).tolist())
     assert model.kind == "nearest" and tau(model) > 0.3
@@ -275,14 +283,91 @@ def test_the_last_resort_is_the_mean_of_the_nearest(how: str, monkeypatch: pytes
 
 
 def test_nothing_to_predict():
-    for archs in (sample(1), sample(20), sample(135)):
-        assert fit(SPACE, archs, smooth(SPACE, archs).tolist()).predict([]).shape == (0,)
+    kinds: tuple[Learner, ...] = ("rbf", "ridge", "none")
+    for archs, kind in itertools.product((sample(1), sample(20), sample(135)), kinds):
+        assert fit(SPACE, archs, smooth(SPACE, archs).tolist(), kind).predict([]).shape == (0,)
+
+
+def left_out(archs: list[Arch], scores: np.ndarray, coding: Coding, smoothing: float) -> float:
+    """Return the error of scipy's bases at points that they were not fitted through."""
+    rows = genes.integers(SPACE, archs).astype(float)
+    rows = (rows - rows.min(0)) / (rows.max(0) - rows.min(0))
+    form: dict[str, Any] = {"kernel": "cubic", "degree": 1}
+    if coding == "options":
+        rows, form = genes.one_hot(SPACE, archs).double().numpy(), {"kernel": "linear", "degree": 0}
+    missed = []
+    for out in range(len(archs)):
+        keep = np.arange(len(archs)) != out
+        model = RBFInterpolator(rows[keep], scores[keep], smoothing=smoothing, **form)
+        missed.append(float(model(rows[[out]])[0] - scores[out]))
+    return float(np.mean(np.square(missed)))
+
+
+@pytest.mark.parametrize(("coding", "kind"), [("integers", "cubic"), ("options", "linear")])
+@pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
+def test_bases_are_smoothed_as_leaving_one_out_finds_best(
+    coding: Coding, kind: radial.Shape, noise: float
+):
+    archs = sample(75)
+    scores = smooth(SPACE, archs) + noise * np.random.default_rng(2).normal(size=75)
+    scores /= np.abs(scores).max()
+    errors = {each: left_out(archs, scores, coding, each) for each in radial.SMOOTHINGS}
+    best = min(errors, key=lambda each: errors[each])
+    model = fit(SPACE, archs, scores.tolist(), coding=coding)
+    assert model.kind == kind and model.smoothing == best
+    points = radial._columns(SPACE, archs, coding, kind)(archs)
+    distances, terms = cdist(points, points), radial._tail(points)
+    terms, kernel = (terms, distances**3) if kind == "cubic" else (terms[:, :1], -distances)
+    for each, error in errors.items():
+        assert solve(kernel, terms, scores, [each]).error == pytest.approx(error, rel=1e-4)
+    plain = fit(SPACE, archs, scores.tolist(), coding=coding, smoothing=best)
+    held = sample(20, 1)
+    assert plain.smoothing == best and np.array_equal(plain.predict(held), model.predict(held))
+
+
+def test_noise_is_smoothed():
+    archs, held = sample(135), sample(300, 99)
+    scores = (smooth(SPACE, archs) + np.random.default_rng(0).normal(0, 1, 135)).tolist()
+    chosen, followed = (
+        fit(SPACE, archs, scores, coding="options", smoothing=each) for each in (None, 1e-6)
+    )
+    missed, usual = (
+        np.square(each.predict(held) - smooth(SPACE, held)).mean() for each in (chosen, followed)
+    )
+    assert chosen.smoothing > 0.1 and missed < usual / 2
+    raw = fit(SPACE, archs, smooth(SPACE, archs).tolist(), coding="raw", smoothing=10)
+    assert raw.kind == "raw" and raw.smoothing == 0
+
+
+def test_a_ridge_finds_what_options_add():
+    space = cpu("darts")
+    archs, held = sample(600, space=space), sample(50, 1, space)
+    model = fit(space, archs, words(space, archs).tolist(), "ridge")
+    assert model.kind == "ridge" and model.smoothing == min(STRENGTHS)
+    assert np.allclose(model.predict(held), words(space, held), atol=0.02)
+    stiff = fit(space, archs, words(space, archs).tolist(), "ridge", smoothing=1e9)
+    assert stiff.smoothing == 1e9
+    assert stiff.predict(held) == pytest.approx(words(space, archs).mean(), abs=1e-3)
+
+
+def test_to_a_ridge_all_scores_of_an_architecture_count():
+    archs: list[Arch] = [(0,), (1,), (0,), (1,)]
+    model = fit(Coin(), archs, [1.0, 5.0, 3.0, 7.0], "ridge", smoothing=1e-9)
+    assert model.kind == "ridge" and model.predict([(0,), (1,)]) == pytest.approx([2, 6])
+    newest = fit(Coin(), [*archs, (1,)], [1.0, 5.0, 3.0, 7.0, np.nan])
+    assert newest.predict([(0,)]).tolist() == [5], "of radial bases the last, and their mean"
+
+
+def test_without_a_surrogate_all_are_alike():
+    archs = sample(20)
+    model = fit(SPACE, archs, smooth(SPACE, archs).tolist(), "none")
+    assert model.kind == "mean" and np.ptp(model.predict(sample(9, 1))) == 0
 
 
 @settings(max_examples=150)
 @given(
     st.sampled_from([*SMALL.values(), Fixed(), Coin(), Free(), *map(cpu, NAMES)]),
-    st.sampled_from(list(KINDS)),
+    st.sampled_from(list(SHAPES)),
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=60),
     st.integers(1, 60),
     seeds,
@@ -293,12 +378,14 @@ def test_no_population_makes_it_raise(
     """Any scores; architectures repeat where fewer are distinct than there are scores."""
     few = genes.sample_many(space, distinct, generator(seed))
     archs = [few[at % distinct] for at in range(len(scores))]
-    predicted = fit(space, archs, scores, coding).predict(genes.sample_many(space, 9, generator()))
-    assert predicted.shape == (9,) and np.isfinite(predicted).all()
+    held = genes.sample_many(space, 9, generator())
+    for kind in ("rbf", "ridge", "none"):
+        predicted = fit(space, archs, scores, kind, coding=coding).predict(held)
+        assert predicted.shape == (9,) and np.isfinite(predicted).all()
 
 
 @settings(max_examples=30)
-@given(st.integers(1, 6), st.integers(3, 135), st.sampled_from(list(KINDS)), seeds)
+@given(st.integers(1, 6), st.integers(3, 135), st.sampled_from(list(SHAPES)), seeds)
 def test_a_population_that_converges_makes_it_never_raise(
     changes: int, number: int, coding: Coding, seed: int
 ):
@@ -309,5 +396,6 @@ def test_a_population_that_converges_makes_it_never_raise(
         at = len(archs) % changes % len(archs)
         archs.append(genes.mutate(SPACE, archs[at], rng))
     scores = np.round(smooth(SPACE, archs), 2)  # ties
-    model = fit(SPACE, archs, scores.tolist(), coding)
-    assert np.isfinite(model.predict([*archs, *sample(20, 1)])).all()
+    for kind in ("rbf", "ridge"):
+        model = fit(SPACE, archs, scores.tolist(), kind, coding=coding)
+        assert np.isfinite(model.predict([*archs, *sample(20, 1)])).all()

@@ -1,10 +1,13 @@
 """Evolution: the papers' baseline for finding better architectures of a population.
 
-Parents win tournaments; a child has each gene from either of two, and is then mutated.
+A child has each gene from either of two parents, and is then mutated. In PerFedSDE-NAS (Liao et
+al., section 4.5) two parents are "sampled from the population to generate two offspring", whatever
+they scored: `AS_PUBLISHED`. Here parents win tournaments of two unless told otherwise, which is the
+habit of evolution and the stronger baseline, and each child has parents of its own.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -32,6 +35,9 @@ class Population:
     def __len__(self) -> int:
         return len(self.archs)
 
+    def __add__(self, younger: "Population") -> "Population":
+        return Population(self.archs + younger.archs, self.scores + younger.scores)
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -42,10 +48,12 @@ class Rates:
     gene: Annotated[float, Interval(ge=0, le=1)] | None = (
         None  # the chance of each gene to change then; none: one does, on average
     )
-    tournament: Annotated[int, Ge(1)] = 2  # how many compete to be a parent
+    tournament: Annotated[int, Ge(1)] = 2  # how many compete to be a parent; 1: any may be one
+    pairs: bool = False  # whether two parents have two children, each with the other's other half
 
 
 USUAL = Rates()
+AS_PUBLISHED = Rates(tournament=1, pairs=True)
 
 
 def offspring(
@@ -60,9 +68,8 @@ def offspring(
     Where there are no more such, strangers and at last repeats make up the number (`distinct`).
     Without a population all are drawn at random.
     """
-    return distinct(
-        space, lambda: _child(space, population, rng, rates), number, population.archs, rng
-    )
+    children = _children(space, population, rng, rates)
+    return distinct(space, lambda: next(children), number, population.archs, rng)
 
 
 def tournament(population: Population, size: int, rng: torch.Generator) -> Arch:
@@ -113,17 +120,25 @@ def distinct(
     return found + [draw() for _ in range(number - len(found))]
 
 
-def _child(space: SearchSpace, population: Population, rng: torch.Generator, rates: Rates) -> Arch:
-    if not len(population):
-        return genes.sample(space, rng)
-    crossed, mutated = torch.rand(2, generator=rng, dtype=torch.float64).tolist()
-    child = _loose(space, tournament(population, rates.tournament, rng), rng)
-    if crossed < rates.crossover:
-        other = _loose(space, tournament(population, rates.tournament, rng), rng)
-        child = genes.crossover(space, child, other, rng)
-    if mutated < rates.mutation:
-        return genes.mutate(space, child, rng, rates.gene)
-    return space.repair(child)
+def _children(
+    space: SearchSpace, population: Population, rng: torch.Generator, rates: Rates
+) -> Iterator[Arch]:
+    """Draw children without end."""
+    while True:
+        if not len(population):
+            yield genes.sample(space, rng)
+            continue
+        crossed, *chances = torch.rand(2 + rates.pairs, generator=rng, dtype=torch.float64).tolist()
+        both = crossed < rates.crossover
+        parents = [_parent(space, population, rng, rates) for _ in range(1 + (both or rates.pairs))]
+        family = genes.crossed_pair(space, *parents, rng=rng) if both else parents
+        for child, chance in zip(family, chances, strict=False):  # one or two, as chances are
+            mutated = chance < rates.mutation
+            yield genes.mutate(space, child, rng, rates.gene) if mutated else space.repair(child)
+
+
+def _parent(space: SearchSpace, population: Population, rng: torch.Generator, rates: Rates) -> Arch:
+    return _loose(space, tournament(population, rates.tournament, rng), rng)
 
 
 def _loose(space: SearchSpace, arch: Arch, rng: torch.Generator) -> Arch:

@@ -55,9 +55,16 @@ def mutate(space: SearchSpace, arch: Arch, rng: torch.Generator, rate: float | N
 
 def crossover(space: SearchSpace, first: Arch, second: Arch, rng: torch.Generator) -> Arch:
     """Take each gene from either parent, as likely from one as from the other; then repair."""
+    return crossed_pair(space, first, second, rng)[0]
+
+
+def crossed_pair(
+    space: SearchSpace, first: Arch, second: Arch, rng: torch.Generator
+) -> tuple[Arch, Arch]:
+    """Return two children: a gene that one has from a parent, the other has from the other."""
     coins = torch.randint(2, (len(first),), generator=rng).tolist()
-    pairs = zip(first, second, coins, strict=True)
-    return space.repair(tuple(b if coin else a for a, b, coin in pairs))
+    pairs = [(b, a) if coin else (a, b) for a, b, coin in zip(first, second, coins, strict=True)]
+    return space.repair(tuple(a for a, _ in pairs)), space.repair(tuple(b for _, b in pairs))
 
 
 def neighbours(space: SearchSpace, arch: Arch) -> list[Arch]:

@@ -1,7 +1,8 @@
 """Proposers: where the next architectures to try come from, one interface for all searches.
 
-`random` and `evolution` are here; `diffusion`, which draws from a trained generator and needs one
-as its option, is in `generator`.
+`random` and `evolution` are here; `effects`, which draws options by what they add to the scores,
+has a file of its own; `diffusion`, which draws from a trained generator and needs one as its
+option, is in `generator`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes
 from fedtailor.search.diffusion.generator import DiffusionProposer
+from fedtailor.search.effects import EffectsProposer
 from fedtailor.search.evolution import Population, Rates, distinct, offspring
 from fedtailor.search.surrogate import Surrogate
 
@@ -53,6 +55,7 @@ class EvolutionProposer(Rates):
 PROPOSERS: dict[str, type[Proposer]] = {
     "random": RandomProposer,
     "evolution": EvolutionProposer,
+    "effects": EffectsProposer,
     "diffusion": DiffusionProposer,
 }
 

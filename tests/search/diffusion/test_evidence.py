@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedtailor.core.space import Arch
 from fedtailor.search import genes
-from fedtailor.search.diffusion import evidence
 from fedtailor.search.diffusion.evidence import Informed, informed
 from fedtailor.search.diffusion.generator import DiffusionProposer
 from fedtailor.search.diffusion.predictor import Predictor
 from fedtailor.search.diffusion.sde import EPSILON
 from fedtailor.search.diffusion.tokens import encoding, one_hot
+from fedtailor.search.effects import FEWEST
 from fedtailor.search.evolution import Population
 from tests.helpers import tiny_generator
 from tests.helpers.made_up import cpu
@@ -98,34 +98,38 @@ def test_scores_that_are_chance_leave_the_predictor_as_it_was(predictor: Predict
     assert agreement(told, expected(predictor, held, predictor)) > 0.6
 
 
-def test_leave_one_out_errors_are_those_of_leaving_one_out():
-    features = torch.randn(12, 5, generator=rng(), dtype=torch.float64)
-    rest = torch.randn(12, generator=rng(1), dtype=torch.float64)
-    errors = {}
-    for ridge in evidence.RIDGES:
-        left = []
-        for out in range(12):
-            keep = [row for row in range(12) if row != out]
-            gram = features[keep].T @ features[keep] + ridge * torch.eye(5).double()
-            weights = torch.linalg.solve(gram, features[keep].T @ rest[keep])
-            left.append(float(rest[out] - features[out] @ weights) ** 2)
-        errors[ridge] = sum(left)
-    best = min(errors, key=lambda ridge: errors[ridge])
-    gram = features.T @ features + best * torch.eye(5).double()
-    wanted = torch.linalg.solve(gram, features.T @ rest)
-    found = evidence._ridge(features, rest)
-    torch.testing.assert_close(found, wanted)
+def test_without_trust_the_predictor_does_not_count(predictor: Predictor):
+    """Neither where there is a population, nor where it says nothing."""
+    other = tiny_generator.generator(SPACE, seed=1).predictor
+    other.shares.copy_(predictor.shares)
+    held = sample(50, 9)
+    first, second = (
+        expected(informed(each, SPACE, population(), None, rng(), trust=0), held, predictor)
+        for each in (predictor, other)
+    )
+    assert torch.equal(first, second) and agreement(first, truth(held)) > 0.4
+    alone = informed(predictor, SPACE, Population(), None, rng(), trust=0)
+    assert (expected(alone, held, predictor) == 0).all()
+
+
+def test_a_proposer_without_trust_generates_by_scores_alone():
+    made, other = (tiny_generator.generator(SPACE, seed=0) for _ in range(2))
+    for weights in other.predictor.parameters():
+        weights.neg_()
+    first, second, trusting = (
+        DiffusionProposer(each, trust=trust).propose(SPACE, population(), 20, rng(5))
+        for each, trust in ((made, 0.0), (other, 0.0), (other, 1.0))
+    )
+    assert first == second != trusting
 
 
 def test_of_few_or_equal_scores_nothing_is_learned(predictor: Predictor):
-    few = population(evidence.FEWEST - 1)
+    few = population(FEWEST - 1)
     equal = Population(tuple(sample(20)), (0.3,) * 20)
     lost = Population(tuple(sample(20)), (-torch.inf,) * 20)
     for none in (Population(), few, equal, lost):
         assert informed(predictor, SPACE, none, None, rng()) is predictor
-    assert isinstance(
-        informed(predictor, SPACE, population(evidence.FEWEST), None, rng()), Informed
-    )
+    assert isinstance(informed(predictor, SPACE, population(FEWEST), None, rng()), Informed)
 
 
 def test_the_scale_of_scores_does_not_matter(predictor: Predictor):

@@ -24,7 +24,7 @@ from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import Json, Tensors
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Features
-from fedtailor.search.diffusion.evidence import informed
+from fedtailor.search.diffusion.evidence import SLOPE, informed
 from fedtailor.search.diffusion.guidance import Expectation, guided
 from fedtailor.search.diffusion.predictor import Predictor, PredictorSettings
 from fedtailor.search.diffusion.score_network import ScoreNetwork, ScoreSettings, denoised
@@ -126,12 +126,14 @@ class DiffusionProposer:
         embedding: of the client's data (`Generator.embed`); none: guided for no data in particular.
         how: the sampling; none: the generator's own.
         learn: whether the population's scores guide as well, beside the predictor.
+        trust: how far the predictor is believed beside those scores; 0: they guide alone.
     """
 
     generator: Generator
     embedding: Tensor | None = None
     how: Sampling | None = None
     learn: bool = True
+    trust: float = SLOPE
 
     def propose(
         self, space: SearchSpace, population: Population, number: int, rng: torch.Generator
@@ -141,7 +143,7 @@ class DiffusionProposer:
             raise ValueError("the generator is of another space")
         known, guide = set(population.archs), self.generator.predictor
         if self.learn:
-            guide = informed(self.generator.predictor, space, population, self.embedding, rng)
+            guide = informed(guide, space, population, self.embedding, rng, self.trust)
         found: dict[Arch, None] = {}
         for _ in range(BATCHES):
             drawn = self.generator.architectures(number, rng, self.embedding, self.how, guide)
