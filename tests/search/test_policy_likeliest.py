@@ -61,7 +61,7 @@ def test_layers_that_the_middle_has_not_are_middling_too():
     alphas = torch.zeros(length(space), dtype=torch.float64)
     for start in genes.offsets(space)[:-1:GENES]:
         alphas[start + 2] = 1.0  # of a stage's depths, four layers
-    assert policy.likeliest(space, alphas) == (2, *[1] * (GENES - 1)) * 5
+    assert policy.likeliest(space, alphas) == space.repair((2, *[1] * (GENES - 1)) * 5)
 
 
 def test_the_likeliest_by_hand():
