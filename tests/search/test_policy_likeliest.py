@@ -37,12 +37,14 @@ def test_the_likeliest_is_legal_and_takes_the_best_option(name: str, data: st.Da
     if name == "darts":  # a cell that is fed by nothing is repaired
         return
     acting = policy.acting(space, found).split(genes.option_counts(space))
-    for part, gene, there in zip(
-        alphas.split(genes.option_counts(space)), found, acting, strict=True
+    for place, (part, gene, there) in enumerate(
+        zip(alphas.split(genes.option_counts(space)), found, acting, strict=True)
     ):
         middle = (len(part) - 1) // 2
         if there.all():
-            assert part[gene] == part.max()
+            every = (genes.with_gene(found, place, option) for option in range(len(part)))
+            same = torch.tensor([space.repair(arch) == found for arch in every])
+            assert part[same].max() == part.max()
             assert gene == middle or part[middle] < part.max(), "of equals, the middle"
 
 
