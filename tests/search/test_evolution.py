@@ -22,6 +22,7 @@ from fedtailor.search.evolution import (
     survivors,
     tournament,
 )
+from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
 ALL = [*SMALL.values(), Fixed(), Coin(), Free(), *map(cpu, NAMES)]
@@ -140,7 +141,7 @@ def with_depths(archs: list[Arch]) -> list[Arch]:
 
 def test_layers_do_not_shrink_by_themselves():
     """Absent layers count as 0 in the genes, but say nothing about what a layer should be."""
-    space, rng = cpu("mobilenetv3"), generator()
+    space, rng = MobileNetV3(), generator()
     archs = genes.sample_many(space, 200, rng)
     for _ in range(8):
         archs = offspring(space, scored(archs, lambda _: 0.0), 200, rng)

@@ -37,12 +37,14 @@ def test_the_likeliest_is_legal_and_takes_the_best_option(name: str, data: st.Da
     if name == "darts":  # a cell that is fed by nothing is repaired
         return
     acting = policy.acting(space, found).split(genes.option_counts(space))
-    for part, gene, there in zip(
-        alphas.split(genes.option_counts(space)), found, acting, strict=True
+    for place, (part, gene, there) in enumerate(
+        zip(alphas.split(genes.option_counts(space)), found, acting, strict=True)
     ):
         middle = (len(part) - 1) // 2
         if there.all():
-            assert part[gene] == part.max()
+            every = (genes.with_gene(found, place, option) for option in range(len(part)))
+            same = torch.tensor([space.repair(arch) == found for arch in every])
+            assert part[same].max() == part.max()
             assert gene == middle or part[middle] < part.max(), "of equals, the middle"
 
 
@@ -61,7 +63,7 @@ def test_layers_that_the_middle_has_not_are_middling_too():
     alphas = torch.zeros(length(space), dtype=torch.float64)
     for start in genes.offsets(space)[:-1:GENES]:
         alphas[start + 2] = 1.0  # of a stage's depths, four layers
-    assert policy.likeliest(space, alphas) == (2, *[1] * (GENES - 1)) * 5
+    assert policy.likeliest(space, alphas) == space.repair((2, *[1] * (GENES - 1)) * 5)
 
 
 def test_the_likeliest_by_hand():

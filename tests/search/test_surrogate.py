@@ -17,9 +17,10 @@ from fedtailor.search import genes, radial
 from fedtailor.search.radial import SHAPES, Coding
 from fedtailor.search.ridge import STRENGTHS, solve
 from fedtailor.search.surrogate import Learner, Surrogate, fit
+from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
 
-SPACE = cpu("mobilenetv3")
+SPACE = MobileNetV3()  # of no resolution: every gene makes a difference, as `raw` needs
 FIRST, LAST = SPACE.smallest(), SPACE.largest()
 Truth = Callable[[SearchSpace, list[Arch]], np.ndarray]
 seeds = st.integers(0, 2**32)
@@ -105,7 +106,7 @@ def test_smoothing_is_for_noise_and_not_for_raw(coding: Coding, changes: bool):
 @pytest.mark.parametrize("name", ["mobilenetv3", "mobilenetv3_plato", "nasvit"])
 @pytest.mark.parametrize("coding", ["integers", "raw"])
 def test_a_smooth_truth_is_ordered_well(name: str, coding: Coding):
-    space = cpu(name)
+    space = SPACE if name == "mobilenetv3" else cpu(name)
     archs = sample(3 * len(space.choices), space=space)
     model = fit(space, archs, smooth(space, archs).tolist(), coding=coding)
     assert model.kind == SHAPES[coding][0] and tau(model, space=space) > 0.85

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from torch import nn
 
@@ -64,6 +64,10 @@ class SearchSpace(ABC):
             for gene, choice in enumerate(self.choices)
         )
 
+    def at(self, task: Task) -> Self:
+        """Return the space with what only a task can tell filled in, such as the images' size."""
+        return self
+
     @abstractmethod
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network of an architecture, its weights not yet of any meaning."""
@@ -90,5 +94,13 @@ class SearchSpace(ABC):
         """Return the nearest legal architecture, in the one form that equal networks share.
 
         A legal architecture in that form is returned as it is.
+        """
+        return self.merged(arch)
+
+    def merged(self, arch: Arch) -> Arch:
+        """Return genes with the first of all options that are the same network, legal or not.
+
+        That is: which compute the same for images of this size, whatever the weights are. What
+        `cover` returns need not be of this form, so that weights fit images of any size.
         """
         return arch

@@ -61,8 +61,8 @@ def participants_of(config: Config, federation: Federation) -> range:
 
 def setting_of(config: Config, federation: Federation) -> Setting:
     """Return what server and clients both know."""
-    space, arch = config.space, config.space_arch
-    chosen = getattr(space, arch)() if isinstance(arch, str) else arch
+    space, arch = config.space.at(federation.task), config.space_arch
+    chosen = getattr(space, arch)() if isinstance(arch, str) else space.repair(arch)
     return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
 
 

@@ -61,7 +61,7 @@ def make(
     examples = Examples(images, labels, index, source.mean, source.std)
     channels, height, width = images.shape[1:]
     task = Task((channels, height, width), len(source.classes))
-    subject = Subject(space, task, examples, load_encoder(request.encoder), how)
+    subject = Subject(space.at(task), task, examples, load_encoder(request.encoder), how)
     device = device_of(request.device, "device")
     subject.encoder.network.to(device)
     folder = work_folder(request.out)
@@ -235,7 +235,10 @@ def draw(request: GenerateRequest, sampling: dict[str, Any], data: dict[str, Any
     )
     given = {name: value for name, value in sampling.items() if value is not None}
     how = validate(Sampling, dataclasses.asdict(generator.sampling) | given, "generate")
-    examples = None if request.data is None else _examples(request.data, request.client, data)
+    examples = None
+    if request.data is not None:
+        examples, task = _examples(request.data, request.client, data)
+        space = space.at(task)
     encoder = None if examples is None else encoder_of(generator, request.encoder)
     began = time.process_time()
     embedding = None
@@ -269,10 +272,10 @@ def encoder_of(generator: Generator, file: Path | None = None) -> Encoder:
     return encoder
 
 
-def _examples(data: str, client: int, overrides: dict[str, Any]) -> Examples:
-    """Return a client's training images."""
+def _examples(data: str, client: int, overrides: dict[str, Any]) -> tuple[Examples, Task]:
+    """Return a client's training images, and what they are classified for."""
     federation = load_federation(data_options(data, overrides))
     total = federation.clients + federation.new_clients
     if not 0 <= client < total:
         raise UserError(f"client: there are {total} clients, numbered from 0; {client} is none")
-    return federation.examples(client, "train")
+    return federation.examples(client, "train"), federation.task

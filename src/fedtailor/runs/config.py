@@ -182,7 +182,7 @@ def budgets_of(config: Config, clients: int, task: Task) -> list[Budget]:
     """Give every client of an experiment its device."""
     largest = 0.0
     if isinstance(config.budget.memory_mb, Share):
-        space, how = config.space, config.algorithm
+        space, how = config.space.at(task), config.algorithm
         memory = cost.training_memory(space, space.largest(), task, how.batch, how.optimizer)
         largest = memory / cost.MIB
     return deal_budgets(config.budget, clients, config.data.seed, largest)

@@ -88,11 +88,16 @@ def is_legal(space: SearchSpace, arch: Sequence[int]) -> bool:
 
 
 def check(space: SearchSpace, arch: Sequence[int]) -> Arch:
-    """Return a user's genes as an architecture, or say which gene is the first wrong one."""
-    complaint = _complaint(space, arch)
+    """Return a user's genes as an architecture, or say which gene is the first wrong one.
+
+    Of options that are the same network any may be given.
+    """
+    complaint = _outside(space, arch)
+    found = tuple(arch) if complaint else space.merged(tuple(arch))
+    complaint = complaint or _complaint(space, found)
     if complaint is not None:
         raise UserError(f"space.arch: {complaint}")
-    return tuple(arch)
+    return found
 
 
 def integers(space: SearchSpace, archs: Sequence[Arch]) -> np.ndarray:
@@ -152,7 +157,8 @@ def _redrawn(arch: Arch, counts: tuple[int, ...], rate: float, rng: torch.Genera
     return tuple(genes)
 
 
-def _complaint(space: SearchSpace, arch: Sequence[int]) -> str | None:
+def _outside(space: SearchSpace, arch: Sequence[int]) -> str | None:
+    """Say which gene is none of its choice's options."""
     choices = space.choices
     if len(arch) != len(choices):
         return f"{len(choices)} genes are needed, one for each choice, not {len(arch)}"
@@ -162,7 +168,13 @@ def _complaint(space: SearchSpace, arch: Sequence[int]) -> str | None:
             options = ", ".join(str(option) for option in choice.options)
             allowed = f"0 to {last}, the index of an option ({options})" if last else "0"
             return f"gene {number} ({choice.name}) must be {allowed}, not {gene!r}"
-    legal = space.repair(tuple(arch))
+    return None
+
+
+def _complaint(space: SearchSpace, arch: Sequence[int]) -> str | None:
+    if complaint := _outside(space, arch):
+        return complaint
+    legal, choices = space.repair(tuple(arch)), space.choices
     for number, (gene, right, choice) in enumerate(zip(arch, legal, choices, strict=True), 1):
         if gene != right:
             return f"gene {number} ({choice.name}) must be {right} beside the others, not {gene}"

@@ -55,7 +55,7 @@ def _shuffled(count: int, size: int, rng: torch.Generator) -> list[int]:
 
 def _legal_form(space: SearchSpace, drawn: Arch) -> Arch | None:
     """Return the form of an architecture that equal networks share; None if it is not legal."""
-    legal = space.repair(drawn)
+    legal, drawn = space.repair(drawn), space.merged(drawn)
     changed = (gene for gene, option in enumerate(legal) if option != drawn[gene])
     return legal if all(_is_absent(space, legal, gene) for gene in changed) else None
 

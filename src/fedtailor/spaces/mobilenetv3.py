@@ -6,13 +6,15 @@ Differs from the paper: images keep their own 32 pixels and the stem has stride 
 224 pixels, stride 2); smaller kernels are plain centre crops unless `transforms` is on.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+import functools
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.core.space import Arch, Choice, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
+from fedtailor.spaces._kernels import last_different, own_size, strided
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded
 
 # channels, stride, activation, squeeze and excite
@@ -56,13 +58,23 @@ class MobileNetV3(ChainSpace):
             _token(stage, layer) for stage in range(len(STAGES)) for layer in range(LAYERS)
         )
 
+    def at(self, task: Task) -> Self:
+        """Take images as they are for ones that are resized to their own size."""
+        return replace(self, resolution=self.resolution or own_size(task))
+
     def repair(self, arch: Arch) -> Arch:
-        """Set the genes of absent layers to 0."""
+        """Set the genes of absent layers to 0, and kernels to the smallest that sees as much."""
         genes = list(arch)
         for start in range(0, len(genes), GENES):
             for layer in range(DEPTHS[genes[start]], LAYERS):
                 genes[start + 1 + layer] = genes[start + 1 + LAYERS + layer] = 0
-        return tuple(genes)
+        return self.merged(tuple(genes))
+
+    def merged(self, arch: Arch) -> Arch:
+        """Set kernels to the smallest that sees as much; transformed ones all differ."""
+        if self.resolution is None or self.transforms:
+            return arch
+        return tuple(map(min, arch, _last_options(strided(self.resolution, self.stem_stride))))
 
     def cover(self) -> tuple[Arch, ...]:
         """Return all layers at their widest, once with every kernel."""
@@ -99,6 +111,18 @@ class MobileNetV3(ChainSpace):
             found.append(Piece(f"stage{number}_layer{layer + 1}", Bottleneck, how))
             before, stride = after, 1
         return found
+
+
+@functools.cache
+def _last_options(pixels: int) -> tuple[int, ...]:
+    """Return the last option of each gene that is another network than those before it."""
+    found: list[int] = []
+    for _, stride, *_ in STAGES:
+        sizes = (pixels, *[strided(pixels, stride)] * (LAYERS - 1))  # of what the layers read
+        kernels = [last_different(KERNELS, size) for size in sizes]
+        found += [len(DEPTHS) - 1, *kernels, *[len(EXPANSIONS) - 1] * LAYERS]
+        pixels = sizes[-1]
+    return tuple(found)
 
 
 def _choices(stage: int) -> list[Choice]:

@@ -6,13 +6,14 @@ networks. Differs from that code: images keep their own 32 pixels and the stem h
 `paper`: 224 pixels, stride 2); shortcut convolutions exist only where widths differ.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.core.space import Arch, Choice, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
+from fedtailor.spaces._kernels import last_different, own_size, strided
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.spaces._tokens import by_stage
 
@@ -58,12 +59,25 @@ class MobileNetV3Plato(ChainSpace):
         """One per choice, stage by stage."""
         return by_stage(self.choices, {f"mb{n}": n - 1 for n in NUMBERS})
 
+    def at(self, task: Task) -> Self:
+        """Take images as they are for ones that are resized to their own size."""
+        return replace(self, resolution=self.resolution or own_size(task))
+
+    def merged(self, arch: Arch) -> Arch:
+        """Set kernels to the smallest that sees as much; a stage's first block has most to see."""
+        if self.resolution is None:
+            return arch
+        genes, pixels = list(arch), strided(self.resolution, self.stem_stride)
+        for gene, row in enumerate(STAGES, 2 * len(STAGES)):
+            genes[gene] = min(genes[gene], last_different(KERNELS, pixels))
+            pixels = strided(pixels, row[3])
+        return tuple(genes)
+
     def cover(self) -> tuple[Arch, ...]:
         """Widen every second stage, then the others: so that widths differ at every block."""
-        wide = (self.smallest()[:5], self.largest()[:5])
-        rest = self.largest()[5:]
-        mixed = ((1, 0, 1, 0, 1), (0, 1, 0, 1, 0))
-        return tuple((*first, *rest) for first in (*wide, *mixed))
+        rest = tuple(len(choice.options) - 1 for choice in self.choices[5:])
+        widths = ((0,) * 5, (1,) * 5, (1, 0, 1, 0, 1), (0, 1, 0, 1, 0))
+        return tuple((*first, *rest) for first in widths)
 
     def pieces(self, arch: Arch, task: Task) -> tuple[Piece, ...]:
         """List the stem, the blocks and the head."""

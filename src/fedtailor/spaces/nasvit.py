@@ -10,14 +10,16 @@ scales depend on the depth of its stage alone, not on the number of tokens modul
 never change the width have no weights.
 """
 
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Interval
 
 from fedtailor.core.space import Arch, Choice, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
+from fedtailor.spaces._kernels import last_different, own_size, strided
 from fedtailor.spaces._mobile import Bottleneck, Classifier, Features, Stem, rounded, scaled
 from fedtailor.spaces._nasvit import Transformer
 from fedtailor.spaces._tokens import by_stage
@@ -96,6 +98,19 @@ class NASViT(ChainSpace):
         found.append(Piece("head", Classifier, (features, task.classes)))
         return tuple(found)
 
+    def at(self, task: Task) -> Self:
+        """Take images as they are for ones that are resized to their own size."""
+        size = own_size(task)
+        return replace(self, resolutions=self.resolutions or ((size,) if size else ()))
+
+    def merged(self, arch: Arch) -> Arch:
+        """Set kernels to the smallest that sees as much; a stage's first block has most to see."""
+        if not self.resolutions:
+            return arch
+        last = _last_kernels(self._decode(arch)["resolution"], self.strides)
+        pairs = zip(self.choices, arch, strict=True)
+        return tuple(min(gene, last.get(choice.name, gene)) for choice, gene in pairs)
+
     def cover(self) -> tuple[Arch, ...]:
         """Return the largest networks of every depth, and two whose widths change everywhere.
 
@@ -103,7 +118,7 @@ class NASViT(ChainSpace):
         as the stem and mb1 can be, there is no shortcut's convolution.
         """
         names = [choice.name for choice in self.choices]
-        largest = self.largest()
+        largest = tuple(len(choice.options) - 1 for choice in self.choices)
         found = [largest]
         for less in range(1, max(len(stage.depths) for stage in STAGES.values())):
             found.append(
@@ -153,4 +168,14 @@ def _blocks(
 
 
 def _strided(size: Size, stride: int) -> Size:
-    return (size[0] - 1) // stride + 1, (size[1] - 1) // stride + 1
+    return strided(size[0], stride), strided(size[1], stride)
+
+
+@functools.cache
+def _last_kernels(pixels: int, strides: Strides) -> dict[str, int]:
+    """Return the last option of each kernel that is another network than those before it."""
+    found: dict[str, int] = {}
+    for stride_before, (name, stage) in zip(strides, STAGES.items(), strict=False):
+        pixels = strided(pixels, stride_before)
+        found[f"{name} kernel"] = last_different(stage.kernels, pixels)
+    return found

@@ -187,9 +187,10 @@ def test_what_is_valid_is_what_projection_leaves_alone(space: SearchSpace, seed:
     x = table + far * noise(space, 8, seed + 1)
     rounded = (x >= 0.5).float()
     valid = tokens.raw_valid(space, x)
-    assert torch.equal(
-        valid, (rounded == tokens.one_hot(space, tokens.project(space, x))).all(2).all(1)
-    )
+    alone = (rounded == tokens.one_hot(space, tokens.project(space, x))).all(2).all(1)
+    assert (valid | ~alone).all()
+    if all(space.merged(arch) == arch for arch in space.cover()):  # none is written twice
+        assert torch.equal(valid, alone)
 
 
 def test_the_tables_of_mobilenetv3():

@@ -147,7 +147,8 @@ class DiffusionProposer:
         found: dict[Arch, None] = {}
         for _ in range(BATCHES):
             drawn = self.generator.architectures(number, rng, self.embedding, self.how, guide)
-            found |= dict.fromkeys(arch for arch in drawn if arch not in known)
+            own = map(space.repair, drawn)  # the generator's may not know the images' size
+            found |= dict.fromkeys(arch for arch in own if arch not in known)
             if len(found) >= number:
                 return list(found)[:number]
         rest = number - len(found)
@@ -189,9 +190,9 @@ def save(generator: Generator, path: Path) -> None:
 
 
 def load(path: Path, space: SearchSpace) -> Generator:
-    """Read a generator for a space: of any preset that has the same choices."""
+    """Read a generator for a space: of any preset whose choices are the same but for numbers."""
     found = _read(path)
-    if found.choices != _choices(space):
+    if _without_numbers(found.choices) != _without_numbers(_choices(space)):
         raise UserError(
             f"generator: {path} is of a space with other choices; `fedtailor pretrain` makes one"
         )
@@ -245,3 +246,11 @@ def _read(path: Path) -> Stored:
 
 def _choices(space: SearchSpace) -> Json:
     return [[choice.name, list(choice.options)] for choice in space.choices]
+
+
+def _without_numbers(choices: Json) -> Json:
+    """Leave out what presets scale: to a generator an option is the n-th, from small to large."""
+    return [
+        [name, [option if isinstance(option, str) else None for option in options]]
+        for name, options in choices
+    ]

@@ -124,24 +124,31 @@ def project(space: SearchSpace, x: Tensor) -> list[Arch]:
     Of all sequences of allowed values in which layers are absent only from the end of a stage, that
     of the largest total, and the one with fewer layers if there are two; then repaired.
     """
+    return [space.repair(arch) for arch in _likeliest(space, x)]
+
+
+def _likeliest(space: SearchSpace, x: Tensor) -> list[Arch]:
     code = encoding(space)
     scores = x.detach().to("cpu", torch.float64).nan_to_num(0.0).clamp(-MOST, MOST)
     scores = scores.masked_fill(~code.allowed, -math.inf)
     values = scores.argmax(2)
     for depth in code.depths:
         values[:, depth.tokens] = _deep_enough(depth, scores[:, depth.tokens])
-    return [space.repair(tuple(row)) for row in _genes(space, values).tolist()]
+    return [tuple(row) for row in _genes(space, values).tolist()]
 
 
 def raw_valid(space: SearchSpace, x: Tensor) -> Tensor:
     """Say of every table whether it is an architecture as it stands, without any projection.
 
     That is: exactly one entry per token is at least 0.5, its value is allowed, no layer follows an
-    absent one, and the space has nothing to repair.
+    absent one, and the space has nothing to repair; of options that are the same network any will
+    do.
     """
     ones = x.detach().cpu() >= THRESHOLD
     clear = (ones.sum(2) == 1).all(1) & x.detach().cpu().isfinite().all(2).all(1)
-    return clear & (encode(space, project(space, x)) == ones.int().argmax(2)).all(1)
+    found = _likeliest(space, x)
+    legal = torch.tensor([space.repair(a) == space.merged(a) for a in found], dtype=torch.bool)
+    return clear & legal & (encode(space, found) == ones.int().argmax(2)).all(1)
 
 
 def _deep_enough(depth: Depth, scores: Tensor) -> Tensor:
