@@ -94,10 +94,12 @@ def test_subnets_travel_and_every_byte_is_logged(whole: Run):
         "SELECT round, client, arch, score, cost FROM architecture WHERE role = 'trained'"
     )
     assert len(trained) == 3 * 2 and len(bytes_) == 2 * len(trained)
-    supernet = 4 * sum(math.prod(shape) for shape in full_shapes(space, TASK).values())
+    supernet = 4 * sum(
+        math.prod(shape) for shape in full_shapes(space, TASK, statistics=True).values()
+    )
     overflows = 0
     for round, client, arch, score, prices in trained:
-        wire = 4 * cost.parameters(space, tuple(json.loads(arch)), TASK)
+        wire = cost.wire_bytes(space, tuple(json.loads(arch)), TASK)  # statistics too
         told = {"genes": json.loads(arch)}  # nothing to repair in this space
         assert bytes_[round, client, "down"] == wire + len(json.dumps(told)) < supernet
         share = cost.training_memory(space, tuple(json.loads(arch)), TASK, 16)

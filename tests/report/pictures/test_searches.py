@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
+from fedtailor.core.space import Task
+from fedtailor.networks import cost
 from fedtailor.report import facts, search_facts
 from fedtailor.report.drawing import COLOURS, LOSER
 from fedtailor.report.pictures import points, searches
 from fedtailor.report.search_facts import mean_entropies
 from fedtailor.runs import database
+from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import Run
 from tests.helpers.sample_runs import made_up, report
 
@@ -93,7 +96,12 @@ def test_memory_budgets(made: Run):
 
 def test_shares_of_memory(tmp_path: Path):
     run = made_up(tmp_path / "run", rounds=2, budget={"memory_mb": {"share": [0.5, 0.5]}})
-    assert {round(one.budget, 2) for one in search_facts.memory(run)} == {11.02}
+    config, images = read_config(run.path / "config.toml"), run.partition()
+    task = Task(tuple(images["shape"].tolist()), len(images["classes"]))
+    space = config.space.at(task)
+    half = cost.training_memory(space, space.largest(), task, config.algorithm.batch) / cost.MIB / 2
+    found = [one.budget for one in search_facts.memory(run)]
+    assert found == pytest.approx([half] * 6)
 
 
 def test_pairs_of_clients(made: Run, tmp_path: Path):
