@@ -52,7 +52,7 @@ def test_the_docs_list_what_learn_has():
     text = (DOCS / "python.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| `learn`")]
     listed = set(re.findall(r"`(\w+)`", row.split("|")[2]))
-    assert listed == set(fedtailor.learn.__all__) - {"Batch", "Diverged", "Network"}
+    assert listed == set(fedtailor.learn.__all__) - {"Batch", "DivergedError", "Network"}
 
 
 def test_a_wrong_name_is_an_attribute_error():

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from fedtailor.core import codec
-from fedtailor.core.types import Message, Reply
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import Failure, Message, Reply
 from fedtailor.engines import _client
+from fedtailor.engines._base import Done
 from fedtailor.experiment.lifecycle import run
-from fedtailor.experiment.steps import ClientFailedError
+from fedtailor.experiment.steps import NOTHING, ClientFailedError, _checked
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
 
@@ -131,3 +133,20 @@ def test_stop_means_stop(tiny: Tiny, tmp_path: Path, hostile: Callable[[str], No
     hostile("missing")
     with pytest.raises(ClientFailedError, match=r"client 1 failed to train.*is missing"):
         run(table(tiny, "fedavg") | {"on_failure": "stop"}, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("macs", "seconds"), [(math.nan, 1.0), (-1.0, 1.0), (1.0, math.inf)])
+def test_what_was_spent_is_a_number_that_can_be(macs: float, seconds: float):
+    """It enters the clock, and PerFedRLNAS's rewards."""
+    bad = _checked(NOTHING, Message(), Done(Reply(), macs, seconds))
+    assert isinstance(bad, Failure) and "multiply-adds" in bad.reason
+    good = Done(Reply(), 0.0, 0.0)
+    assert _checked(NOTHING, Message(), good) is good
+
+
+def test_what_does_not_fit_is_said_before_anything_is_written(
+    tiny: Tiny, tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    with pytest.raises(UserError, match=r"^space\.name: there is nothing to choose"):
+        run(table(tiny, misbehaving("Picky")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -11,7 +11,18 @@ import torch
 
 from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.algorithms.fedavg import FedAvg, Global
-from fedtailor.core.types import Client, ClientInfo, Log, Message, Metric, Reply, Result, Server
+from fedtailor.core.errors import UserError
+from fedtailor.core.types import (
+    Client,
+    ClientInfo,
+    Log,
+    Message,
+    Metric,
+    Reply,
+    Result,
+    Server,
+    Setting,
+)
 from fedtailor.networks.network import Network
 
 
@@ -38,6 +49,15 @@ class Leaks(FedAvg):
         own, reply = super().train(client, own, msg)
         labels = client.train.labels[client.train.index].bincount()
         return own, Reply(Message(reply.message.tensors, {"labels": labels.tolist()}), reply.log)
+
+
+@dataclass(frozen=True)
+class Picky(FedAvg):
+    """Takes no model without a choice."""
+
+    def check(self, setting: Setting) -> None:
+        if not setting.space.choices:
+            raise UserError("space.name: there is nothing to choose")
 
 
 @dataclass(frozen=True)

@@ -102,14 +102,14 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             "accuracy", "float", "its accuracy on the client's validation data", (), (0, 1)
         )
         share = "the share of the client's memory it took, where that is limited"
-        fits = Sent("memory", "float", share, (), (0, 1), optional=True)
+        fits = Sent("memory", "float", share, range=(0, 1), optional=True)
         beside = " and batch-norm statistics" if self.statistics == "merged" else ""
         weights = Sent("*", "tensor", f"the drawn subnet's parameters{beside} after local training")
         usual: Forms = (
             {"tested": (how_good, fits)} if self.frozen else {"trained": (weights, how_good, fits)}
         )
-        nothing = Sent("accuracy", "float", "0: it does not fit into memory", (), (0, 0))
-        over = Sent("memory", "float", share, (), (1, math.inf))
+        nothing = Sent("accuracy", "float", "0: it does not fit into memory", range=(0, 0))
+        over = Sent("memory", "float", share, range=(1, math.inf))
         return usual | {"refused": (nothing, over)}
 
     @property

@@ -1,5 +1,6 @@
 """Having clients do steps: asked for all at once, taken in one after another, filed."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,9 @@ def _checked(forms: Forms, sent: Message, outcome: Done | Failure) -> Done | Fai
     """Turn a reply that is not what was declared into a failure, whatever the engine."""
     if isinstance(outcome, Failure):
         return outcome
+    spent = (outcome.macs, outcome.seconds)  # the clock's, and of some methods the reward's
+    if not all(math.isfinite(value) and value >= 0 for value in spent):
+        return Failure(f"it cannot have spent {spent[0]} multiply-adds in {spent[1]} seconds")
     try:
         check_reply(forms, sent, outcome.reply.message)
     except ReplyError as error:

@@ -119,7 +119,7 @@ class Network:
         found = weights_of(self.module)
         for name, weight in found.items():
             if not is_finite(weight):
-                raise Diverged(f"the weights became infinite ({name}): {REMEDY}")
+                raise DivergedError(f"the weights became infinite ({name}): {REMEDY}")
         return found if names is None else pick(found, names.__contains__)
 
     def _charge(self, images: Tensor) -> None:
@@ -141,7 +141,7 @@ class Network:
 REMEDY = "lower algorithm.lr or set algorithm.clip"
 
 
-class Diverged(FloatingPointError):  # noqa: N818 - it reads as what happened
+class DivergedError(FloatingPointError):
     """Training left the numbers that a computer has."""
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from fedtailor.core.types import Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.networks import norms
-from fedtailor.networks.network import Diverged, Network
+from fedtailor.networks.network import DivergedError, Network
 
 EVALUATION_BATCH = 256
 
@@ -31,7 +31,7 @@ def evaluate(network: Network, examples: Examples) -> dict[str, float]:
             confusion += torch.bincount(pairs, minlength=classes**2).view(classes, classes)
     mean = loss.item() / len(examples)
     if not math.isfinite(mean):  # argmax of no number would pass for class 0
-        raise Diverged("the model's outputs are not finite: training has diverged")
+        raise DivergedError("the model's outputs are not finite: training has diverged")
     return scores(confusion.numpy()) | {"loss": mean}
 
 

@@ -29,7 +29,7 @@ from fedtailor.data.batches import batch as rows_to_batch
 from fedtailor.data.batches import epoch
 from fedtailor.networks.network import (
     REMEDY,
-    Diverged,
+    DivergedError,
     Network,
     is_body,
     is_head,
@@ -41,7 +41,7 @@ from fedtailor.training.schedule import cosine
 
 __all__ = [
     "Batch",
-    "Diverged",
+    "DivergedError",
     "EpochMean",
     "Network",
     "Recipe",
@@ -212,4 +212,4 @@ def refuse_divergence(loss: float, weights: Mapping[str, Tensor]) -> None:
 
 def _refuse_infinite(loss: float) -> None:
     if not math.isfinite(loss):
-        raise Diverged(f"the weights or the loss became infinite: {REMEDY}")
+        raise DivergedError(f"the weights or the loss became infinite: {REMEDY}")

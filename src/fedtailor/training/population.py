@@ -78,7 +78,7 @@ def walk(
     chains = [pieces_of(store.space, arch, store.task) for arch in archs]
     sources = [calibration, examples] if calibration is not None else [examples]
     states = [_batches(s, store.device, even=s is calibration) for s in sources]
-    before = store.statistics()
+    before = {} if kept else store.statistics()
     try:
         yield from _descend(store, chains, list(range(len(archs))), 0, states, kept)
     finally:
