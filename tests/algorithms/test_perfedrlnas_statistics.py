@@ -118,3 +118,12 @@ def test_own_statistics_neither_travel_nor_rest(host: ClientHost):
     for i, step in done.items():
         for tensors in (messages[i].tensors, step.reply.message.tensors):
             assert tensors and not any(is_statistic(name) for name in tensors)
+
+
+@pytest.mark.parametrize(("accuracy", "says"), [("val", "validation"), ("test", "test")])
+def test_what_is_declared_is_what_is_told(accuracy: str, says: str):
+    declared = PerFedRLNAS(accuracy=accuracy).sends()["trained"]  # pyright: ignore[reportArgumentType]
+    told = {sent.name: sent.what for sent in declared}
+    assert f"the client's {says} data" in told["accuracy"] and "statistics" in told["*"]
+    (weights, *_) = PerFedRLNAS(statistics="own").sends()["trained"]
+    assert "statistics" not in weights.what

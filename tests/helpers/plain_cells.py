@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from fedtailor.core.space import Arch, Choice, Task
 from fedtailor.networks.pieces import ChainSpace, Piece
+from fedtailor.spaces._darts import OPERATION_SETS
 from fedtailor.spaces._darts_cell import EDGES, NODES, Cell, Edges, Place
 from fedtailor.spaces._darts_maps import concatenate, dropped, halves
 from fedtailor.spaces._darts_operations import (
@@ -19,6 +20,8 @@ from fedtailor.spaces._darts_operations import (
     Style,
     operation,
 )
+from fedtailor.spaces.darts import DARTS
+from fedtailor.spaces.darts_network import DARTSNetwork
 
 
 class Maps:
@@ -114,3 +117,20 @@ class PlainSpace(ChainSpace):
 
     def cover(self) -> tuple[Arch, ...]:
         return self.space.cover()
+
+
+SPACES: dict[str, ChainSpace] = {
+    f"{operations} {form}": DARTS(
+        channels=4,
+        cells=4,
+        operations=operations,  # pyright: ignore[reportArgumentType]
+        form=form,  # pyright: ignore[reportArgumentType]
+        affine=operations == "s5",
+    )
+    for operations in sorted(OPERATION_SETS)
+    for form in ("path", "relaxed")
+}
+SPACES |= {
+    "network": DARTSNetwork(channels=4, cells=4, drop_path=0.3),
+    "network stride": DARTSNetwork(channels=4, cells=5, stem_stride=2, genotype="DARTS_V1"),
+}

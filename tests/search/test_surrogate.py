@@ -2,20 +2,18 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import RBFInterpolator
-from scipy.spatial.distance import cdist
 from scipy.stats import kendalltau
 
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.search import genes, radial
 from fedtailor.search.radial import SHAPES, Coding
-from fedtailor.search.ridge import STRENGTHS, solve
+from fedtailor.search.ridge import STRENGTHS
 from fedtailor.search.surrogate import Learner, Surrogate, fit
 from fedtailor.spaces.mobilenetv3 import MobileNetV3
 from tests.helpers.made_up import NAMES, SMALL, Coin, Fixed, Free, cpu, generator
@@ -287,57 +285,6 @@ def test_nothing_to_predict():
     kinds: tuple[Learner, ...] = ("rbf", "ridge", "none")
     for archs, kind in itertools.product((sample(1), sample(20), sample(135)), kinds):
         assert fit(SPACE, archs, smooth(SPACE, archs).tolist(), kind).predict([]).shape == (0,)
-
-
-def left_out(archs: list[Arch], scores: np.ndarray, coding: Coding, smoothing: float) -> float:
-    """Return the error of scipy's bases at points that they were not fitted through."""
-    rows = genes.integers(SPACE, archs).astype(float)
-    rows = (rows - rows.min(0)) / (rows.max(0) - rows.min(0))
-    form: dict[str, Any] = {"kernel": "cubic", "degree": 1}
-    if coding == "options":
-        rows, form = genes.one_hot(SPACE, archs).double().numpy(), {"kernel": "linear", "degree": 0}
-    missed = []
-    for out in range(len(archs)):
-        keep = np.arange(len(archs)) != out
-        model = RBFInterpolator(rows[keep], scores[keep], smoothing=smoothing, **form)
-        missed.append(float(model(rows[[out]])[0] - scores[out]))
-    return float(np.mean(np.square(missed)))
-
-
-@pytest.mark.parametrize(("coding", "kind"), [("integers", "cubic"), ("options", "linear")])
-@pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
-def test_bases_are_smoothed_as_leaving_one_out_finds_best(
-    coding: Coding, kind: radial.Shape, noise: float
-):
-    archs = sample(75)
-    scores = smooth(SPACE, archs) + noise * np.random.default_rng(2).normal(size=75)
-    scores /= np.abs(scores).max()
-    errors = {each: left_out(archs, scores, coding, each) for each in radial.SMOOTHINGS}
-    best = min(errors, key=lambda each: errors[each])
-    model = fit(SPACE, archs, scores.tolist(), coding=coding)
-    assert model.kind == kind and model.smoothing == best
-    points = radial._columns(SPACE, archs, coding, kind)(archs)
-    distances, terms = cdist(points, points), radial._tail(points)
-    terms, kernel = (terms, distances**3) if kind == "cubic" else (terms[:, :1], -distances)
-    for each, error in errors.items():
-        assert solve(kernel, terms, scores, [each]).error == pytest.approx(error, rel=1e-4)
-    plain = fit(SPACE, archs, scores.tolist(), coding=coding, smoothing=best)
-    held = sample(20, 1)
-    assert plain.smoothing == best and np.array_equal(plain.predict(held), model.predict(held))
-
-
-def test_noise_is_smoothed():
-    archs, held = sample(135), sample(300, 99)
-    scores = (smooth(SPACE, archs) + np.random.default_rng(0).normal(0, 1, 135)).tolist()
-    chosen, followed = (
-        fit(SPACE, archs, scores, coding="options", smoothing=each) for each in (None, 1e-6)
-    )
-    missed, usual = (
-        np.square(each.predict(held) - smooth(SPACE, held)).mean() for each in (chosen, followed)
-    )
-    assert chosen.smoothing > 0.1 and missed < usual / 2
-    raw = fit(SPACE, archs, smooth(SPACE, archs).tolist(), coding="raw", smoothing=10)
-    assert raw.kind == "raw" and raw.smoothing == 0
 
 
 def test_a_ridge_finds_what_options_add():

@@ -11,30 +11,13 @@ from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.pieces import ChainSpace
 from fedtailor.networks.store import Store
 from fedtailor.search import genes
-from fedtailor.spaces._darts import OPERATION_SETS
 from fedtailor.spaces._darts_cell import Cell
 from fedtailor.spaces.darts import DARTS
-from fedtailor.spaces.darts_network import DARTSNetwork
 from fedtailor.training.optimise import SupernetOptimizer
 from fedtailor.training.population import population_logits
-from tests.helpers.plain_cells import PlainSpace
+from tests.helpers.plain_cells import SPACES, PlainSpace
 
 TASK = Task((3, 12, 12), 4)
-SPACES: dict[str, ChainSpace] = {
-    f"{operations} {form}": DARTS(
-        channels=4,
-        cells=4,
-        operations=operations,  # pyright: ignore[reportArgumentType]
-        form=form,  # pyright: ignore[reportArgumentType]
-        affine=operations == "s5",
-    )
-    for operations in sorted(OPERATION_SETS)
-    for form in ("path", "relaxed")
-}
-SPACES |= {
-    "network": DARTSNetwork(channels=4, cells=4, drop_path=0.3),
-    "network stride": DARTSNetwork(channels=4, cells=5, stem_stride=2, genotype="DARTS_V1"),
-}
 EACH = pytest.mark.parametrize("space", SPACES.values(), ids=list(SPACES))
 
 

@@ -15,26 +15,10 @@ from fedtailor.spaces._darts import OPERATION_SETS
 from fedtailor.spaces._darts_cell import EDGES, Cell, Place
 from fedtailor.spaces._darts_operations import Style
 from fedtailor.spaces.darts import DARTS
-from fedtailor.spaces.darts_network import DARTSNetwork
-from tests.helpers.plain_cells import PlainCell, PlainSpace
+from tests.helpers.plain_cells import SPACES, PlainCell, PlainSpace
 
 # Down to maps of one pixel, and odd ones.
 TASKS = (Task((3, 12, 12), 4), Task((1, 9, 7), 3), Task((3, 2, 2), 2))
-SPACES: dict[str, ChainSpace] = {
-    f"{operations} {form}": DARTS(
-        channels=4,
-        cells=4,
-        operations=operations,  # pyright: ignore[reportArgumentType]
-        form=form,  # pyright: ignore[reportArgumentType]
-        affine=operations == "s5",
-    )
-    for operations in sorted(OPERATION_SETS)
-    for form in ("path", "relaxed")
-}
-SPACES |= {
-    "network": DARTSNetwork(channels=4, cells=4, drop_path=0.3),
-    "network stride": DARTSNetwork(channels=4, cells=5, stem_stride=2, genotype="DARTS_V1"),
-}
 EACH = pytest.mark.parametrize("space", SPACES.values(), ids=list(SPACES))
 
 

@@ -98,9 +98,9 @@ class PerFedRLNAS(Algorithm[Searching, None]):
 
     def sends(self) -> Forms:
         """Declare what leaves a client: what it trained or tested, or that the device refused."""
-        how_good = Sent(
-            "accuracy", "float", "its accuracy on the client's validation data", (), (0, 1)
-        )
+        images = {"val": "validation", "test": "test"}[self.accuracy]
+        told = f"its accuracy on the client's {images} data"
+        how_good = Sent("accuracy", "float", told, range=(0, 1))
         share = "the share of the client's memory it took, where that is limited"
         fits = Sent("memory", "float", share, range=(0, 1), optional=True)
         beside = " and batch-norm statistics" if self.statistics == "merged" else ""
