@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from fedtailor.core import channel, codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Failure, Message, Server
 from fedtailor.data.federation import load_federation
+from fedtailor.engines import local
 from fedtailor.engines._base import ClientHost, Done, Ticket
 from fedtailor.engines._in_process import InProcess
 from fedtailor.engines._worker_pool import WorkerPool
@@ -24,7 +25,7 @@ from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.prepare import clients_of, setting_of
 from fedtailor.experiment.steps import ClientFailedError
 from fedtailor.networks.initial import initial_weights
-from fedtailor.runs.config import make_config
+from fedtailor.runs.config import EngineOptions, make_config
 from fedtailor.runs.summary import digest, summarise
 
 Tiny = Callable[..., dict[str, Any]]
@@ -51,15 +52,44 @@ def alive(pid: int) -> bool:
         return False
 
 
+class Opened:
+    """A place for clients that only notes what it was opened with."""
+
+    def __init__(self, *_: Any) -> None:
+        self.host: ClientHost | None = None
+
+    def open(self, host: ClientHost) -> None:
+        self.host = host
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "spare"),
+    [(1, 0, 0), (2, 0, 1), (2, 1, 1), (2, 2, 0), (4, 3, 0), (8, 2, 3)],
+)
+def test_clients_are_told_which_cores_nobody_uses(
+    cores: int, workers: int, spare: int, tiny: Tiny, tmp_path: Path, monkeypatch: Any
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    for name in ("InProcess", "WorkerPool"):
+        monkeypatch.setattr(local, name, Opened)
+    engine = local.Local(EngineOptions(workers=workers))
+    engine.open(host_of(tiny(), tmp_path))
+    host = cast(Opened, engine._place).host
+    assert host and host.client(Ticket("train", 0, 1)).spare == spare
+
+
 @pytest.mark.parametrize("name", ["ditto", "fedrep"])
 def test_the_number_of_workers_changes_nothing(name: str, tiny: Tiny, tmp_path: Path):
-    digests = set()
+    digests, spent = set(), set()
     for workers in (0, 1, 2):
         table = tiny(algorithm__name=name, engine__workers=workers, data__augment=["crop", "flip"],
                      data__crop_padding=1, space__name="resnet18")  # fmt: skip
         table["space"] = {"name": "resnet18", "width": 4}
-        digests.add(digest(run(table, tmp_path / str(workers))))
+        made = run(table, tmp_path / str(workers))
+        digests.add(digest(made))
+        spent.add(tuple(made.db.query("SELECT round, client, part, macs FROM timing")))
     assert len(digests) == 1
+    assert len(spent) == 1 and len(spent.pop()) == 4 * (3 + 2), "4 rounds of 3 clients; the server"
 
 
 def test_draws_from_the_global_generator_are_the_step_s_own(

@@ -10,7 +10,7 @@ from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import SearchSpace, Task
 from fedtailor.core.types import Budget, Setting
-from fedtailor.networks import cost
+from fedtailor.networks import cost, counting
 from fedtailor.networks.initial import initial_weights
 from fedtailor.networks.network import network_of, weights_of
 from fedtailor.spaces.cnn import CNN
@@ -39,6 +39,15 @@ def test_macs_counted_by_hand():
     body = frozenset({"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"})
     body |= {"hidden.weight", "hidden.bias"}
     assert cost.training_macs(space, (), DIGITS, body) == convolutions + linear + 16 * 10
+
+
+def test_counts_are_the_same_where_nothing_is_differentiated():
+    """Torch takes other ways in inference mode, and counts are kept for all that follow."""
+    space = CNN(width=4, hidden=16)
+    usual = cost.forward_macs(space, (), DIGITS)
+    counting.forward.cache_clear()
+    with torch.inference_mode():
+        assert cost.forward_macs(space, (), DIGITS) == usual > 0
 
 
 def test_grouped_convolutions_cost_as_much_backward_as_forward_for_each_gradient():

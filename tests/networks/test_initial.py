@@ -1,22 +1,27 @@
 """First weights: drawn by name, or read from a file."""
 
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from torch import nn
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.space import Task
+from fedtailor.core.space import Arch, Task
 from fedtailor.core.types import Setting
 from fedtailor.experiment.lifecycle import run
 from fedtailor.networks.initial import initial_supernet, initial_weights
+from fedtailor.networks.norms import is_statistic
 from fedtailor.networks.store import shapes, view
 from fedtailor.runs.config import config_table, make_config, read_config, write_config
 from fedtailor.runs.summary import digest
 from fedtailor.spaces.mobilenetv3_plato import MobileNetV3Plato
+from tests.helpers.made_up import Fixed
 
 Tiny = Callable[..., dict[str, Any]]
 SPACE = MobileNetV3Plato(width=0.25, resolution=8)
@@ -58,6 +63,59 @@ def test_a_network_starts_from_the_windows_of_a_saved_supernet(saved: Path):
     for name, shape in shapes(SPACE, ARCH, TASK).items():
         assert torch.equal(found[name], view(file[name], shape)), name
     assert torch.equal(initial_supernet(setting(init=saved))["head.weight"], file["head.weight"])
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """Return a file of a supernet's weights and statistics, none of them as drawn."""
+    weights = initial_supernet(setting(), statistics=True)
+    changed = {n: w + torch.arange(w.numel()).view(w.shape) + 1.0 for n, w in weights.items()}
+    safetensors.torch.save_file(changed, tmp_path / "measured.safetensors")
+    return tmp_path / "measured.safetensors"
+
+
+def test_statistics_of_a_saved_supernet_are_windows_like_its_weights(measured: Path, saved: Path):
+    file, start = safetensors.torch.load_file(measured), setting(init=measured)
+    found, windows = initial_weights(start), shapes(SPACE, ARCH, TASK, statistics=True)
+    assert {n: tuple(w.shape) for n, w in found.items()} == windows
+    assert any(windows[name] != tuple(file[name].shape) for name in windows if is_statistic(name))
+    for name, shape in windows.items():
+        assert torch.equal(found[name], view(file[name], shape)), name
+    both = initial_supernet(start, statistics=True)
+    assert both.keys() == file.keys() and all(torch.equal(both[n], file[n]) for n in file)
+    plain = initial_supernet(start)
+    assert plain.keys() == initial_supernet(setting()).keys()
+    blank = initial_supernet(setting(init=saved), statistics=True)  # of a file without any
+    assert all(w.eq(n.endswith("var")).all() for n, w in blank.items() if is_statistic(n))
+
+
+def test_statistics_of_another_space_are_refused(measured: Path):
+    weights = safetensors.torch.load_file(measured)
+    weights["stem.norm.running_var"] = torch.ones(3)
+    measured.unlink()
+    safetensors.torch.save_file(weights, measured)
+    with pytest.raises(UserError, match=r"stem\.norm\.running_var is \(3,\) in .* another space"):
+        initial_weights(setting(init=measured))
+
+
+@dataclass(frozen=True)
+class NormedHead(Fixed):
+    """A network whose classifier has a batch norm."""
+
+    def build(self, arch: Arch, task: Task) -> nn.Module:
+        head = nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, task.classes))
+        return nn.Sequential(
+            OrderedDict(pool=nn.AdaptiveAvgPool2d(2), flat=nn.Flatten(), head=head)
+        )
+
+
+def test_a_head_is_known_without_its_statistics(tmp_path: Path):
+    start = Setting(Task((3, 8, 8), 4), NormedHead(), 1, 0)
+    weights = {n: w + 1.0 for n, w in initial_weights(start).items() if not is_statistic(n)}
+    safetensors.torch.save_file(weights, tmp_path / "bare")
+    found = initial_weights(replace(start, init=str(tmp_path / "bare")))
+    assert all(torch.equal(found[name], weight) for name, weight in weights.items())
+    assert found["head.0.running_mean"].eq(0).all() and found["head.0.running_var"].eq(1).all()
 
 
 def test_another_number_of_classes_gets_a_fresh_head(saved: Path):

@@ -1,6 +1,7 @@
 """A store that keeps batch norm's statistics: windows like weights, measured by whoever trains."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ from fedtailor.core.types import Client, Setting, Tensors
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.network import network_of
 from fedtailor.networks.norms import is_statistic
-from fedtailor.networks.store import Store, full_shapes, shapes, view
+from fedtailor.networks.store import Store, coverage, full_shapes, shapes, usage, view
 from fedtailor.spaces.darts import DARTS
 from fedtailor.training import learn
 from fedtailor.training.evaluate import evaluate
-from fedtailor.training.population import population_accuracies, population_logits
+from fedtailor.training.population import population_scores
 from fedtailor.training.supernet import SupernetTrainer
 from tests.helpers.tiny_space import Tiny
 
@@ -80,6 +81,28 @@ def test_training_measures_the_windows_of_what_trains_and_no_others(
 
 
 @pytest.mark.parametrize("space", SPACES)
+def test_usage_counts_their_windows_too(client: Client, space: Tiny | DARTS):
+    """A network's own vectors, built on their own, are the first entries of the supernet's."""
+    task, small, large = client.setting.task, space.smallest(), space.largest()
+    counted = usage(space, {small: 2, large: 5}, task, statistics=True)
+    expected = {n: torch.zeros(s) for n, s in full_shapes(space, task, True).items()}
+    for arch, times in ((small, 2), (large, 5)):
+        for name, buffer in space.build(arch, task).named_buffers():
+            if is_statistic(name):
+                expected[name][: len(buffer)] += times
+    found = only_statistics(counted)
+    assert found.keys() == only_statistics(expected).keys() and found
+    assert all(torch.equal(count, expected[name].int()) for name, count in found.items())
+    assert len({int(entry) for count in found.values() for entry in count.unique()}) > 1
+    plain = usage(space, {small: 2, large: 5}, task)
+    assert counted.keys() - found.keys() == plain.keys()
+    assert all(torch.equal(count, counted[name]) for name, count in plain.items())
+    masks = coverage(space, [small, large], task, statistics=True)
+    assert all(torch.equal(mask, counted[name] > 0) for name, mask in masks.items())
+    assert masks.keys() == counted.keys()
+
+
+@pytest.mark.parametrize("space", SPACES)
 def test_binding_again_keeps_them(client: Client, space: Tiny | DARTS):
     setting = setting_of(client, space)
     store, batch = store_of(setting), next(learn.batches(client, 16, purpose="any"))
@@ -94,7 +117,7 @@ def test_a_store_without_statistics_resets_them_as_ever(client: Client):
     setting = setting_of(client, SPACES[0])
     store = Store(setting.space, setting.task, initial_supernet(setting))
     batch = next(learn.batches(client, 16, purpose="any"))
-    assert not store.keeps_statistics and not store.statistics()
+    assert not store.keeps_statistics
     model = store.bind(setting.space.middle())
     model(batch.images)
     assert any(b.ne(0).any() for n, b in model.named_buffers() if n.endswith("running_mean"))
@@ -139,13 +162,10 @@ def test_a_population_is_tested_with_what_is_kept_and_leaves_it_alone(
         store.bind(space.smallest())(batch.images)
     before = store.copy()
     archs = [space.smallest(), space.middle(), space.largest()]
-    kept = population_accuracies(store, archs, client.test, kept=True)
+    kept = population_scores(store, archs, client.test, "accuracy", kept=True)
     for arch, accuracy in zip(archs, kept, strict=True):
         alone = network_of(space, arch, setting.task, store.cut(arch))
         assert evaluate(alone, client.test)["accuracy"] == pytest.approx(accuracy)
-    by_batch = population_logits(store, archs, client.test)
-    calibrated = population_logits(store, archs, client.test, client.train)
-    assert not torch.allclose(by_batch, calibrated)
+    score = partial(population_scores, store, archs, client.test, "likelihood")
+    assert score() != pytest.approx(score(calibration=client.train))
     assert all(torch.equal(w, before[n]) for n, w in store.copy().items())
-    with pytest.raises(ValueError, match="statistics"):
-        population_logits(store, archs, client.test, client.train, kept=True)

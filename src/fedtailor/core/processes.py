@@ -101,6 +101,8 @@ class Process:
 def failure_of(error: BaseException) -> Failure:
     """Put an exception into one sentence, its traceback beside it."""
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    notes = getattr(error, "__notes__", ())
+    reason += f" ({', '.join(notes)})" if notes else ""
     return Failure(reason, "".join(traceback.format_exception(error)))
 
 

@@ -81,7 +81,7 @@ class Batch:
 
 
 class Meter:
-    """Counts the multiply-adds a client spends in a step, for the modelled clock."""
+    """Counts the multiply-adds that a client or the server spends, for the modelled clock."""
 
     def __init__(self) -> None:
         self.macs = 0.0
@@ -99,6 +99,7 @@ class Client:
     test: Examples
     device: str = "cpu"
     meter: Meter = field(default_factory=Meter)
+    spare: int = 0  # cores that it may use beside its own
 
     def rng(self, purpose: str) -> torch.Generator:
         """Return the generator of (seed, round, client, purpose)."""
@@ -112,8 +113,9 @@ class Server:
     setting: Setting
     round: int
     clients: tuple[ClientInfo, ...]
-    public: Examples | None = None  # data the server owns
+    public: Examples | None = None  # images that are its own and no client's: data.public
     device: str = "cpu"
+    meter: Meter = field(default_factory=Meter)  # of all but merging, which is charged by size
 
     def rng(self, purpose: str) -> torch.Generator:
         """Return the generator of (seed, round, server, purpose)."""
@@ -156,11 +158,21 @@ class UsedArch:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What a part of a client's or the server's work took."""
+
+    part: str
+    seconds: float  # of a CPU
+    macs: float = 0.0  # multiply-adds
+
+
+@dataclass(frozen=True)
 class Log:
     """What a step measured; it stays with the client, and in simulation goes to the run folder."""
 
     metrics: tuple[Metric, ...] = ()
     architectures: tuple[UsedArch, ...] = ()
+    times: tuple[Spent, ...] = ()  # a Stopwatch's; none: the step is filed as one part
 
     @classmethod
     def of(cls, **measured: float) -> "Log":

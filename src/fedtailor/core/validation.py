@@ -4,13 +4,23 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from annotated_types import Len
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from fedtailor.core.errors import UserError, nearest
 
 T = TypeVar("T")
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())
+
+
+# A file's name in a config: made absolute, so that a run can be resumed from any folder.
+FileName: TypeAlias = Annotated[str, Len(1), AfterValidator(_absolute)]
 
 
 def flatten(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,11 +18,12 @@ class Ticket:
 
     Attributes:
         step: "train" does a round; "evaluate" tests the first model that the client would deploy,
-            "deploy" all of them.
+            "deploy" all of them; "tune" tests a network that the message brings, whoever's it is,
+            before and after it is tuned.
         version: the round whose private state the client starts from.
     """
 
-    step: Literal["train", "evaluate", "deploy"]
+    step: Literal["train", "evaluate", "deploy", "tune"]
     client: int
     round: int
     version: int = NEVER
@@ -49,6 +50,7 @@ class ClientHost:
     states: Path  # where private states are kept
     models: Path | None  # where deployed models go
     device: str = "cpu"
+    spare: int = 0  # cores that each client may use beside its own
 
     @property
     def federation(self) -> Federation:
@@ -63,7 +65,8 @@ class ClientHost:
             self.federation.examples(ticket.client, split) for split in ("train", "val", "test")
         )
         info = self.clients[ticket.client]
-        return Client(self.setting, info, ticket.round, train, val, test, self.device)
+        place = {"device": self.device, "spare": self.spare}
+        return Client(self.setting, info, ticket.round, train, val, test, **place)
 
 
 class Engine(ABC):

@@ -10,12 +10,14 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from fedtailor.algorithms._base import state_types
 from fedtailor.algorithms._replies import check_reply
 from fedtailor.core import codec
 from fedtailor.core.rng import seed_for
 from fedtailor.core.space import Arch
+from fedtailor.core.stopwatch import Stopwatch
 from fedtailor.core.types import (
     NEVER,
     Client,
@@ -23,11 +25,13 @@ from fedtailor.core.types import (
     Message,
     Metric,
     Reply,
+    Spent,
     UsedArch,
 )
 from fedtailor.engines._base import ClientHost, Done, Ticket
 from fedtailor.networks import cost
 from fedtailor.networks.network import Network
+from fedtailor.networks.norms import is_statistic
 from fedtailor.runs.folder import state_file
 from fedtailor.search.policy import idle_genes
 from fedtailor.training import learn
@@ -42,15 +46,32 @@ def perform(host: ClientHost, ticket: Ticket, message: Message) -> Done:
     with _seeded(key, host.device), _read_only(message):
         own = _read_state(host, ticket, client)
         if ticket.step == "train":
-            own, reply = host.algorithm.train(client, own, message)
+            own, reply = _train(host, client, own, message)
             check_reply(host.algorithm.sends(), message, reply.message)
             if own is not None:
                 codec.write(host.states / state_file(ticket.client, ticket.round), own)
                 digest = codec.digest(own)
         else:
-            reply = Reply(log=_evaluate(host, ticket, client, own, message))
+            if not host.algorithm.holds_out(own):
+                client = learn.joined(client)
+            if ticket.step == "tune":
+                reply = Reply(log=_tune(host, client, message))
+            else:
+                reply = Reply(log=_evaluate(host, ticket, client, own, message))
     seconds = time.perf_counter() - began
     return Done(_as_over_a_wire(reply), client.meter.macs, seconds, digest)
+
+
+def _train(host: ClientHost, client: Client, own: Any, message: Message) -> tuple[Any, Reply]:
+    """Let the algorithm train; where it tells no parts apart, its cost is that of the step."""
+    # Torch imports much at a process's first optimizer: a second that is no client's cost.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    watch = Stopwatch(client.meter)
+    with watch.part("step"):
+        own, reply = host.algorithm.train(client, own, message)
+    if not reply.log.times:
+        reply = replace(reply, log=replace(reply.log, times=watch.times()))
+    return own, reply
 
 
 def _as_over_a_wire(reply: Reply) -> Reply:
@@ -59,8 +80,9 @@ def _as_over_a_wire(reply: Reply) -> Reply:
         name: t.detach().to("cpu", copy=True).contiguous()
         for name, t in reply.message.tensors.items()
     }
-    numbers = [replace(m, value=float(m.value)) for m in reply.log.metrics]
-    log = codec.unpack(Log, *codec.pack(replace(reply.log, metrics=tuple(numbers))))
+    metrics = tuple(replace(m, value=float(m.value)) for m in reply.log.metrics)
+    times = tuple(Spent(s.part, float(s.seconds), float(s.macs)) for s in reply.log.times)
+    log = codec.unpack(Log, *codec.pack(replace(reply.log, metrics=metrics, times=times)))
     return Reply(Message(tensors, json.loads(json.dumps(reply.message.info))), log)
 
 
@@ -72,17 +94,24 @@ def _read_state(host: ClientHost, ticket: Ticket, client: Client) -> Any:
 
 
 def _evaluate(host: ClientHost, ticket: Ticket, client: Client, own: Any, message: Message) -> Log:
+    """Test what a client would deploy, on validation images only where none of them is trained."""
     metrics: list[Metric] = []
     found: list[UsedArch] = []
     network = None
+    known = _trained_labels(client) if host.federation.tells_unseen else None
+    splits = {"val": client.val, "test": client.test}
     for label, network in host.algorithm.deploy(client, own, message):
         if not metrics and label != "untuned":
             raise ValueError(f'the first model that deploy yields must be "untuned", not {label!r}')
-        for split, examples in (("val", client.val), ("test", client.test)):
-            scores = learn.evaluate(network, examples)
-            metrics += [Metric(split, name, value, label) for name, value in scores.items()]
+        scores = {
+            split: learn.evaluate(network, images, known=known)
+            for split, images in splits.items()
+            if len(images) and not (split == "val" and host.algorithm.knows_val(label))
+        }
+        for split, measured in scores.items():
+            metrics += [Metric(split, name, value, label) for name, value in measured.items()]
         if label == "untuned" and host.setting.space.choices:
-            found.append(_deployed(host, network.arch, metrics[0].value))
+            found.append(_deployed(host, network.arch, scores.get("val", {}).get("accuracy")))
         if ticket.step == "evaluate":
             break
     final = ticket.step == "deploy" and ticket.round == host.setting.rounds
@@ -91,7 +120,27 @@ def _evaluate(host: ClientHost, ticket: Ticket, client: Client, own: Any, messag
     return Log(tuple(metrics), tuple(found))
 
 
-def _deployed(host: ClientHost, arch: Arch, score: float) -> UsedArch:
+def _trained_labels(client: Client) -> Tensor:
+    return client.train.labels[client.train.index].unique()
+
+
+def _tune(host: ClientHost, client: Client, message: Message) -> Log:
+    """Test a network on the client's data, then the same tuned, all of it.
+
+    Nothing here knows whose network it is: of the same network comes the same.
+    """
+    network = learn.network(client, message.tensors, tuple(message.info["arch"]))
+    if not any(is_statistic(name) for name in message.tensors):
+        learn.recalibrate(network, client.train)
+    how = replace(host.algorithm, finetune_epochs=message.info["epochs"])
+    metrics = [
+        Metric("test", "accuracy", learn.evaluate(network, client.test)["accuracy"], label)
+        for label, network in how.tune(client, network)
+    ]
+    return Log(tuple(metrics))
+
+
+def _deployed(host: ClientHost, arch: Arch, score: float | None) -> UsedArch:
     """Say which architecture a client would use, and what it costs."""
     space, task, how = host.setting.space, host.setting.task, host.algorithm
     prices = cost.prices(space, arch, task, how.batch, how.optimizer)

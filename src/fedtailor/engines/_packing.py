@@ -20,6 +20,7 @@ def pack_host(host: ClientHost) -> tuple[Tensors, dict[str, Json]]:
         "states": str(host.states.resolve()),
         "models": str(host.models.resolve()) if host.models else None,
         "device": host.device,
+        "spare": host.spare,
     }
 
 
@@ -34,4 +35,5 @@ def unpack_host(tensors: Tensors, packed: Json, device: str) -> ClientHost:
         Path(packed["states"]),
         Path(packed["models"]) if packed["models"] else None,
         device,
+        packed["spare"],
     )

@@ -1,5 +1,8 @@
 """This machine: worker processes, or one process for debugging."""
 
+import os
+from dataclasses import replace
+
 from fedtailor.core.types import Failure, Message
 from fedtailor.engines._base import ClientHost, Done, Engine, Ticket
 from fedtailor.engines._in_process import InProcess
@@ -12,11 +15,14 @@ class Local(Engine):
 
     def __init__(self, options: EngineOptions) -> None:
         """Start the workers; they import what they need while the data is being read."""
+        self._lanes = max(1, options.workers)
         self._place = WorkerPool(options.workers) if options.workers else InProcess()
 
     def open(self, host: ClientHost) -> None:
         """Say what clients do, and with what."""
-        self._place.open(host)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        spare = max(0, cores - self._lanes) // self._lanes
+        self._place.open(replace(host, spare=spare))
 
     def submit(self, ticket: Ticket, message: Message) -> None:
         """Ask for a step."""

@@ -46,7 +46,7 @@ def forward(does: Piece | Function, state: State) -> tuple[int, State]:
     if plan is not None:
         return _planned_forward(plan, state)
     module = built(does).eval()
-    with torch.no_grad(), FlopCounter() as counter:
+    with torch.inference_mode(False), torch.no_grad(), FlopCounter() as counter:
         after = module(inputs(state, 1, (False,) * len(state)))
     return counter.flops // 2, shapes_of(after)
 

@@ -64,7 +64,7 @@ def _first_supernet(
             for name, draw in _draws(module, prefix, wanted).items():
                 if name not in found:
                     found[name] = draw(rng_for(setting.seed, "init", name))
-    drawn = {n: found[n] if n in found else _unmeasured(n, shape) for n, shape in wanted.items()}
+    drawn = {n: found[n] if n in found else unmeasured(n, shape) for n, shape in wanted.items()}
     return _warm(setting, drawn)
 
 
@@ -115,13 +115,13 @@ def _draw(
 def _statistics(model: nn.Module) -> Tensors:
     """Return batch norm's running means and variances before the first batch."""
     return {
-        name: _unmeasured(name, tuple(buffer.shape))
+        name: unmeasured(name, tuple(buffer.shape))
         for name, buffer in model.state_dict().items()
         if is_statistic(name)
     }
 
 
-def _unmeasured(name: str, shape: tuple[int, ...]) -> Tensor:
+def unmeasured(name: str, shape: tuple[int, ...]) -> Tensor:
     """Return a statistic before the first batch: mean 0, variance 1."""
     return torch.full(shape, float(name.endswith("running_var")))
 
@@ -132,9 +132,10 @@ def _warm(setting: Setting, drawn: Tensors) -> Tensors:
         return drawn
     saved = read_weights(Path(setting.init))
     heads = [name for name in drawn if name.startswith("head.")]
-    other_task = any(n not in saved or saved[n].shape[0] != drawn[n].shape[0] for n in heads)
+    learned = [name for name in heads if not is_statistic(name)]  # without them it is still known
+    other_task = any(n not in saved or saved[n].shape[0] != drawn[n].shape[0] for n in learned)
     fresh = set(heads) if other_task else set()
-    full = full_shapes(setting.space, setting.task)
+    full = full_shapes(setting.space, setting.task, statistics=True)
     return {
         name: weight if name in fresh else _saved(setting.init, saved, name, weight, full)
         for name, weight in drawn.items()
@@ -146,7 +147,7 @@ def _saved(
 ) -> Tensor:
     """Take a weight from a file of the same network, or the window from one of its supernet."""
     if name not in saved:
-        if is_statistic(name):  # a supernet has none
+        if is_statistic(name):  # a supernet need not have any
             return drawn
         raise UserError(f"space.init: {path} has no weight {name}; is it of another space?")
     found, wanted = saved[name], (tuple(drawn.shape), full.get(name))

@@ -3,6 +3,7 @@
 import functools
 import weakref
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,12 @@ class Network:
         view._hold = self._hold
         return view
 
+    def inside(self, module: nn.Module) -> "Network":
+        """Return a network that computes by a module which has this one's inside it."""
+        view = Network(module, self.space, self.task, self.arch, self.device, self.meter)
+        view._hold = self._hold
+        return view
+
     def train(self) -> None:
         """Get ready to train: gradients for what is live, and all else still.
 
@@ -75,10 +82,15 @@ class Network:
             parameter.grad = None  # a stale gradient must not move what is frozen
         _set_modes(self.module, still=False)
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the logits; charged is training with gradients on, else a forward pass."""
-        self._charge(images)
-        return self.module(images)
+    def __call__(self, images: Tensor, *more: Any) -> Tensor:
+        """Return the logits; charged is training with gradients on, else a forward pass.
+
+        Args:
+            images: a batch.
+            more: what the module takes beside images, if anything, as one tuple with them.
+        """
+        self.charge(images)
+        return self.module((images, *more) if more else images)
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> Tensor:
         """Return the mean cross-entropy of a batch."""
@@ -104,7 +116,7 @@ class Network:
         scratch: Tensors = {}
         if not statistics:
             scratch = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        self._charge(batch.images)
+        self.charge(batch.images)
         logits = functional_call(self.module, point | scratch, (batch.images,))
         loss = F.cross_entropy(logits, batch.labels, label_smoothing=smoothing)
         found = torch.autograd.grad(loss, list(point.values()), materialize_grads=True)
@@ -122,7 +134,8 @@ class Network:
                 raise DivergedError(f"the weights became infinite ({name}): {REMEDY}")
         return found if names is None else pick(found, names.__contains__)
 
-    def _charge(self, images: Tensor) -> None:
+    def charge(self, images: Tensor) -> None:
+        """Count a pass of images: training with gradients on, else forward."""
         if self.meter is not None:
             each = self._training if torch.is_grad_enabled() else self._forward
             self.meter.macs += each * len(images)

@@ -52,10 +52,9 @@ class Planned(nn.Module):
         self.folders: list[nn.Module] = []  # modules that belong to no part
         for name, module in named.items():
             self._add(name, module)
+        self.named = named
         self.steps, self.returns = plan.steps, plan.returns
-        self.does: list[Function] = [
-            named[step.part] if isinstance(step.does, Piece) else step.does for step in plan.steps
-        ]
+        self.does = self._doers(plan)
 
     def _add(self, name: str, module: nn.Module) -> None:
         """Add a module under a name that may have dots."""
@@ -72,12 +71,26 @@ class Planned(nn.Module):
 
     def forward(self, state: Any) -> Any:
         """Take all steps."""
-        values = [*tensors(state)]
-        for does, step in zip(self.does, self.steps, strict=True):
-            values += tensors(does(joined([values[number] for number in step.reads])))
-            for number in step.last:
-                values[number] = None  # its memory can be used again
-        return joined([values[number] for number in self.returns])
+        return _followed(self.does, self.steps, self.returns, state)
+
+    def follow(self, plan: Plan, state: Any) -> Any:
+        """Take the steps of another plan that has the same parts."""
+        return _followed(self._doers(plan), plan.steps, plan.returns, state)
+
+    def _doers(self, plan: Plan) -> list[Function]:
+        """Return what takes each step: a module of this one, or a function."""
+        return [self.named[s.part] if isinstance(s.does, Piece) else s.does for s in plan.steps]
+
+
+def _followed(
+    doers: Sequence[Function], steps: Sequence[Step], returns: Sequence[int], state: Any
+) -> Any:
+    values = [*tensors(state)]
+    for does, step in zip(doers, steps, strict=True):
+        values += tensors(does(joined([values[number] for number in step.reads])))
+        for number in step.last:
+            values[number] = None  # its memory can be used again
+    return joined([values[number] for number in returns])
 
 
 def tensors(state: Any) -> tuple[Any, ...]:

@@ -133,9 +133,9 @@ class Store:
         modules = [(name, piece.module) for name, piece in bound]
         return Chain(modules) if modules[0][0] else modules[0][1]
 
-    def module(self, piece: Piece) -> nn.Module:
-        """Return the bound module of a piece, as its last user left it."""
-        return self._bound(piece).module
+    def modules(self, piece: Piece) -> list[nn.Module]:
+        """Return the bound module of a piece and all within it, as their last user left them."""
+        return self._bound(piece).inner
 
     def _bound(self, piece: Piece) -> "_Bound":
         if piece in self._pieces:
@@ -171,9 +171,18 @@ class Store:
                 made.get_submodule(owner)._buffers[own] = window
         return made
 
-    def statistics(self) -> Tensors:
-        """Copy the statistics that the store keeps, where it is."""
-        return {name: w.clone() for name, w in self.weights.items() if is_statistic(name)}
+    def load(self, weights: Tensors) -> None:
+        """Overwrite all weights; the modules stay, and of what was done with them nothing is left.
+
+        Networks that are bound must be bound again.
+        """
+        if _kinds(weights) != _kinds(self.weights):
+            raise ValueError("other names, shapes or types than the store's")
+        for name, weight in weights.items():
+            self.weights[name].copy_(weight.detach())
+        for piece in self._pieces.values():
+            piece.reset()
+            piece.reset_counters()
 
     def copy(self) -> Tensors:
         """Copy all weights, as they travel and rest."""
@@ -226,6 +235,16 @@ class _Bound:
             for variance in self.ones:
                 variance.fill_(1.0)
 
+    def reset_counters(self) -> None:
+        """Forget how many batches were seen: what `reset` leaves of statistics the store keeps."""
+        for norm in self.inner:
+            if is_norm(norm) and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.zero_()
+
+
+def _kinds(weights: Tensors) -> dict[str, tuple[Shape, torch.dtype]]:
+    return {name: (tuple(weight.shape), weight.dtype) for name, weight in weights.items()}
+
 
 def _laid_out(weight: Tensor, device: str) -> Tensor:
     """Copy a weight; kernels with their channels last, where windows of them stay so too."""
@@ -233,19 +252,26 @@ def _laid_out(weight: Tensor, device: str) -> Tensor:
     return weight.detach().to(device, copy=True, memory_format=layout)
 
 
-def coverage(space: SearchSpace, archs: Iterable[Arch], task: Task) -> Tensors:
-    """Return for every entry of the supernet whether any of the architectures has it."""
-    counted = usage(space, dict.fromkeys(archs, 1), task)
+def coverage(
+    space: SearchSpace, archs: Iterable[Arch], task: Task, statistics: bool = False
+) -> Tensors:
+    """Return for every entry of the supernet whether any of the architectures has it.
+
+    Batch norm's statistics are entries too where that is wanted.
+    """
+    counted = usage(space, dict.fromkeys(archs, 1), task, statistics)
     return {name: count > 0 for name, count in counted.items()}
 
 
-def usage(space: SearchSpace, times: dict[Arch, int], task: Task) -> Tensors:
+def usage(
+    space: SearchSpace, times: dict[Arch, int], task: Task, statistics: bool = False
+) -> Tensors:
     """Return how often every entry was used by architectures that were used so many times."""
     found = {
         name: torch.zeros(shape, dtype=torch.int32)
-        for name, shape in full_shapes(space, task).items()
+        for name, shape in full_shapes(space, task, statistics).items()
     }
     for arch, count in times.items():
-        for name, shape in shapes(space, arch, task).items():
+        for name, shape in shapes(space, arch, task, statistics).items():
             view(found[name], shape).add_(count)
     return found
