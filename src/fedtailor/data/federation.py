@@ -13,9 +13,12 @@ from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.data.proportions import count_classes
+from fedtailor.data.public import draw_public
 from fedtailor.data.shift import Shift
 from fedtailor.data.shift_clients import deal_shifts, shift_clients
 from fedtailor.data.source import Ints, Source
+from fedtailor.data.split import without_val
+from fedtailor.data.unseen import with_unseen
 
 SPLITS = ("train", "val", "test")
 
@@ -39,6 +42,8 @@ class Federation:
     client_names: tuple[str, ...] = ()  # of all clients, where the data has names
     shifts: tuple[Shift, ...] = ()  # of all clients, where images differ by client
     origins: Tensor | None = None  # of the last images, which are shifted: the rows they were
+    public: Tensor | None = None  # rows that are the server's and no client's
+    tells_unseen: bool = False  # whether labels that a client does not train on are told apart
 
     @property
     def task(self) -> Task:
@@ -62,25 +67,47 @@ class Federation:
         index = self.rows[first:last]
         return Examples(self.images, self.labels, index, self.mean, self.std, augment)
 
-    def label_counts(self) -> Ints:
-        """Return each client's number of images of each class, over all its splits."""
-        rows = np.split(self.rows.numpy(), self.bounds[1:, 0].tolist())
-        return count_classes(self.labels.numpy(), rows, len(self.classes))
+    def public_examples(self) -> Examples | None:
+        """Copy the server's images: it keeps them when all others are let go of."""
+        if self.public is None:
+            return None
+        images, labels = self.images[self.public], self.labels[self.public]
+        return Examples(images, labels, torch.arange(len(labels)), self.mean, self.std)
+
+    def label_counts(self, *splits: str) -> Ints:
+        """Return each client's number of images of each class, over all its splits or some."""
+        found = np.zeros((len(self.bounds), len(self.classes)), dtype=np.int64)
+        for split in splits or SPLITS:
+            at = SPLITS.index(split)
+            edges = self.bounds[:, at : at + 2].tolist()
+            rows = [self.rows.numpy()[first:last] for first, last in edges]
+            found += count_classes(self.labels.numpy(), rows, len(self.classes))
+        return found
+
+    def unseen_tests(self) -> Ints:
+        """Return each client's number of test images of each class that it does not train on."""
+        return np.where(self.label_counts("train") > 0, 0, self.label_counts("test"))
 
 
 def load_federation(options: DataOptions) -> Federation:
     """Read the data, deal it to the clients, and split every client's share."""
     source = load_source(options)
     clients = _clients(options, source)
-    parts = deal(source, clients, options)
+    public = draw_public(source, clients + options.new_clients, options)
+    parts = deal(source, clients, options, public)
     images, labels = source.images, source.labels
     tests = (source.test_images, source.test_labels)
     if options.split == "official" and tests[0] is not None and tests[1] is not None:
         images, labels = np.concatenate([images, tests[0]]), np.concatenate([labels, tests[1]])
+    pool, official = np.split(np.arange(len(labels)), [len(source.labels)])
+    testable = official if options.split == "official" else np.setdiff1d(pool, public)
+    parts = with_unseen(parts, labels, testable, options)
     shifts, origins = deal_shifts(options, len(parts), images.shape[1]), None
     if shifts:
         images, origins, parts = shift_clients(images, parts, shifts, options.seed)
         labels = np.concatenate([labels, labels[origins]])
+    if options.join_val:
+        parts = [without_val(own) for own in parts]
     rows, bounds = _lay_out(parts)
     named = source.client_names if options.partition == "by_client" else ()
     return Federation(
@@ -97,6 +124,8 @@ def load_federation(options: DataOptions) -> Federation:
         client_names=named[: len(parts)],
         shifts=shifts,
         origins=None if origins is None else torch.from_numpy(origins),
+        public=torch.from_numpy(public) if len(public) else None,
+        tells_unseen=options.test_unseen > 0,
     )
 
 

@@ -35,10 +35,12 @@ class DataOptions:
     )
     classes_per_client: Positive = 2  # shards
     per_client: Positive | None = None  # images per client; dirichlet, by_client: at most this many
+    public: Annotated[int, Ge(0)] = 0  # images that belong to the server and to no client
 
     split: Literal["pool", "official"] = "pool"  # where test images come from
     fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)  # train, val, test
     test_per_client: Positive | None = None  # split official: this many, which clients may share
+    join_val: bool = False  # validation images are trained on from the start; none are left
 
     size: Positive | None = None  # own folder: resize to size x size
     color: Literal["rgb", "gray"] | None = None  # own folder: convert
@@ -47,6 +49,10 @@ class DataOptions:
     augment: tuple[Literal["crop", "flip", "cutout"], ...] = ()  # of training images
     crop_padding: Positive = 4
     cutout_size: Positive = 16
+
+    test_unseen: Annotated[float, Ge(0), Le(1)] = (
+        0.0  # share of a client's test images from classes it does not train on
+    )
 
     shift: tuple[ShiftKind, ...] = ()  # how all images of a group of clients differ, dealt in turn
     shift_groups: Positive | None = None  # clients are dealt to them in turn; None: each is its own

@@ -65,6 +65,12 @@ def with_tests(
     ]
 
 
+def without_val(parts: Parts) -> Parts:
+    """Join the validation rows to the training rows, in ascending order."""
+    train, val, test = parts
+    return np.sort(np.concatenate([train, val])), val[:0], test
+
+
 def check_size(size: int, train: int, client: int, least: int) -> None:
     """Raise a UserError when too little is left to train on."""
     if train < 2:
