@@ -1,5 +1,7 @@
 """Testing a network: every image once, in evaluation mode, and scores as others compute them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +9,14 @@ from sklearn import metrics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedtailor.core.types import Client, Setting
+from fedtailor.core.types import Client, Meter, Setting
 from fedtailor.data.batches import batch
+from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.networks.network import Network, network_of, weights_of
 from fedtailor.spaces.resnet18 import ResNet18
 from fedtailor.training import evaluate as testing
+from fedtailor.training import learn
 from fedtailor.training.evaluate import evaluate, recalibrate, scores
 
 
@@ -95,3 +99,26 @@ def test_recalibration_is_the_mean_over_the_data_and_changes_only_statistics(cli
     stem = network.module.get_submodule("stem")
     assert isinstance(stem, nn.Conv2d)
     assert torch.allclose(after["norm.running_mean"], stem(images).mean((0, 2, 3)), atol=1e-5)
+
+
+def test_whoever_tests_or_recalibrates_is_charged_but_not_for_reports(client: Client):
+    resnet = replace(client, setting=replace(client.setting, space=ResNet18()))
+    weights = initial_weights(resnet.setting)
+    each = cost.forward_macs(resnet.setting.space, (), resnet.setting.task)
+    for step, images in (
+        (lambda network: evaluate(network, resnet.val), len(resnet.val)),
+        (lambda network: recalibrate(network, resnet.train), len(resnet.train)),
+        (lambda network: evaluate(network, resnet.test, charged=False), 0),
+    ):
+        charged = replace(resnet, meter=Meter())
+        step(learn.network(charged, weights))
+        assert charged.meter.macs == each * images
+
+
+def test_seen_and_unseen_labels_by_hand():
+    """Of label 0 two of three are right, of 1 none of one, of 2 three of four; 3 has no images."""
+    confusion = np.array([[2, 1, 0, 0], [1, 0, 0, 0], [0, 0, 3, 1], [0, 0, 0, 0]])
+    found = testing.scores_apart(confusion, np.array([0, 3]))
+    assert found == {"seen_accuracy": 2 / 3, "unseen_accuracy": 3 / 5}
+    assert testing.scores_apart(confusion, np.arange(4)) == {"seen_accuracy": 5 / 8}
+    assert testing.scores_apart(confusion, np.array([3])) == {"unseen_accuracy": 5 / 8}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedtailor.core.types import Client, Setting, Tensors
+from fedtailor.core.types import Augment, Client, Setting, Tensors
 from fedtailor.data.batches import batch as rows_to_batch
 from fedtailor.data.batches import epoch
 from fedtailor.networks.initial import initial_weights
@@ -205,3 +205,17 @@ def test_an_epoch_that_diverged_is_not_forgotten(client: Client):
     mean.add(torch.tensor(math.inf), first)
     with pytest.raises(FloatingPointError):
         mean.add(torch.tensor(1.0), replace(second, epoch=2))
+
+
+def test_joined_are_training_and_validation_images_augmented_alike(client: Client):
+    augmented = replace(client, train=replace(client.train, augment=Augment(1, True)))
+    found = learn.joined(augmented)
+    rows = found.train.index.tolist()
+    assert rows == sorted(client.train.index.tolist() + client.val.index.tolist())
+    assert len(set(rows)) == len(client.train) + len(client.val)
+    assert found.train.augment == Augment(1, True)
+    assert len(found.val) == 0, "none is left to judge by"
+    assert (found.test, found.info) == (client.test, client.info)
+    assert learn.joined(found).train.index.tolist() == rows, "joined is joined"
+    assert found.meter is client.meter, "what is trained is charged"
+    assert augmented.train.index.tolist() == client.train.index.tolist(), "the client is as it was"

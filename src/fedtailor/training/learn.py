@@ -15,7 +15,8 @@ finite is refused when its weights are asked for.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -27,6 +28,7 @@ from fedtailor.core.space import Arch
 from fedtailor.core.types import Batch, Client, Examples, Tensors
 from fedtailor.data.batches import batch as rows_to_batch
 from fedtailor.data.batches import epoch
+from fedtailor.networks import store_pool
 from fedtailor.networks.network import (
     REMEDY,
     DivergedError,
@@ -36,6 +38,8 @@ from fedtailor.networks.network import (
     network_of,
     pick,
 )
+from fedtailor.networks.store import Store
+from fedtailor.training.embed import embed
 from fedtailor.training.evaluate import evaluate, recalibrate
 from fedtailor.training.schedule import cosine
 
@@ -46,10 +50,12 @@ __all__ = [
     "Network",
     "Recipe",
     "batches",
+    "embed",
     "evaluate",
     "fit",
     "is_body",
     "is_head",
+    "joined",
     "move",
     "network",
     "optimizer",
@@ -57,6 +63,7 @@ __all__ = [
     "pull",
     "rate_of",
     "recalibrate",
+    "store_of",
 ]
 
 
@@ -99,6 +106,22 @@ def network(client: Client, weights: Mapping[str, Tensor], arch: Arch | None = N
     setting = client.setting
     arch = setting.arch if arch is None else arch
     return network_of(setting.space, arch, setting.task, weights, client.device, client.meter)
+
+
+def store_of(client: Client, weights: Tensors) -> AbstractContextManager[Store]:
+    """Hand out a supernet of the client's holding `weights`, for the time of a `with` block.
+
+    Its modules were perhaps used by others before; two that are held at once are two.
+    """
+    setting = client.setting
+    return store_pool.store_of(setting.space, setting.task, weights, client.device)
+
+
+def joined(client: Client) -> Client:
+    """Return the client with its validation images among those it trains on, and none beside."""
+    train, val = client.train, client.val
+    both = torch.cat([train.index, val.index]).sort().values
+    return replace(client, train=replace(train, index=both), val=replace(val, index=both[:0]))
 
 
 def batches(
