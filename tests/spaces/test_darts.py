@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.twins import load_by_position
+from benchmarks.twins.ours import twin_of
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch, Task
 from fedtailor.core.validation import validate
@@ -190,6 +192,20 @@ def test_relaxed_with_one_operation_per_edge_is_the_path(operations: str):
         torch.manual_seed(0)  # s4 draws noise
         results.append(model(images))
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("operations", [name for name in SETS if name != "s4"])
+def test_a_relaxed_network_is_its_twin_in_stock_modules(operations: str):
+    """Noise alone is drawn and cannot be compared."""
+    torch.manual_seed(0)
+    space = small(operations, "relaxed")
+    for arch in (space.largest(), space.repair(drawn(space, 3))):
+        ours = space.build(arch, SMALL).double()
+        weights = {name: weight.detach() for name, weight in ours.named_parameters()}
+        twin = twin_of(space, arch, SMALL, weights).double()
+        load_by_position(twin, weights.values())  # in double precision
+        images = torch.randn(3, *SMALL.shape).double()
+        assert torch.allclose(ours(images), twin(images))
 
 
 @pytest.mark.parametrize("reduction", [False, True])

@@ -96,7 +96,7 @@ class Outputs:
         begun = next(n for n in range(len(pieces), -1, -1) if pieces[:n] in self.known)
         torch.manual_seed(0)  # of dropout
         for number in range(begun, len(pieces)):
-            module = self.store.module(pieces[number]).double()
+            module = self.store.modules(pieces[number])[0].double()
             with torch.no_grad():
                 self.known[pieces[: number + 1]] = module(self.known[pieces[:number]])
         return self.known[pieces]

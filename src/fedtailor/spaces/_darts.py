@@ -4,13 +4,15 @@ Liu et al. 2019, "DARTS: Differentiable Architecture Search"; the sets s1 to s4 
 al. 2020, "Understanding and Robustifying Differentiable Architecture Search".
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Task
 from fedtailor.networks.pieces import Piece
-from fedtailor.spaces._darts_cell import EDGES, NODES, Cell, Edges, Operations, Place
+from fedtailor.spaces._darts_cell import EDGES, NODES, Cell, Edges, Mixing, Operations, Place
 from fedtailor.spaces._darts_operations import Style
 
 STEM_WIDENING = 3  # the stem has so many times the channels of the first cell
@@ -112,18 +114,19 @@ class Stem(nn.Module):
         self.conv = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(after)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the first cell reads."""
+    def forward(self, state: Tensor | tuple[Tensor, Mixing]) -> tuple[Any, ...]:
+        """Return what the first cell reads, of images or of images and a mixing of operations."""
+        images, *mixing = state if isinstance(state, tuple) else (state,)
         if self.resolution:
             size = (self.resolution, self.resolution)
             images = F.interpolate(images, size, mode="bicubic", align_corners=False)
         maps = self.norm(self.conv(images))
-        return F.relu(maps), maps
+        return F.relu(maps), maps, *mixing
 
 
 class Head(nn.Linear):
     """Average over the last output's map and classify."""
 
-    def forward(self, input: tuple[Tensor, Tensor]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(self, input: tuple[Any, ...]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the logits."""
         return super().forward(input[1].mean((2, 3)))

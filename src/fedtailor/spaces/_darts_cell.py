@@ -4,16 +4,22 @@ A cell has two inputs, the outputs of the two cells before it, and four nodes; e
 edge from both inputs and from all nodes before it: 14 edges, numbered node by node. What goes from
 cell to cell is (output before last, already rectified; last output): everything that reads the
 former begins with a ReLU, which is thus computed once.
+
+A third part may go with them: how much every operation counts in the sum of its node (`Mixing`).
+Without it all count 1.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.networks.pieces import Piece
 from fedtailor.networks.plans import Plan, Planned, Planner
-from fedtailor.spaces._darts_maps import added, added_to, concatenate, halves
+from fedtailor.spaces._darts_maps import added, added_to, concatenate, halves, weighted
 from fedtailor.spaces._darts_operations import (
     DropPath,
     FactorizedReduce,
@@ -34,9 +40,12 @@ INPUT_EDGES = tuple(
     tuple(number for number, (start, _) in enumerate(EDGES) if start == source)
     for source in range(2)
 )
+MIXING = 2  # the number of the third of a cell's values
 
 Operations = tuple[str, ...]
 Edges = tuple[Operations, ...]  # the operations of each of a cell's 14 edges; () where it has none
+# Of normal and of reduction cells: a number for every operation, edge by edge.
+Mixing = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,11 @@ class _Maps:
 class _Writer:
     """Writes the plan of a cell: node by node, edge by edge, operation by operation."""
 
-    def __init__(self, place: Place, edges: Edges, style: Style) -> None:
-        self.place, self.edges, self.style = place, edges, style
-        self.planner = Planner(given=2)
+    def __init__(self, place: Place, edges: Edges, style: Style, mixed: bool) -> None:
+        self.place, self.edges, self.style, self.mixed = place, edges, style, mixed
+        self.planner = Planner(given=3 if mixed else 2)
+        live = [(edge, name) for edge, names in enumerate(edges) for name in names]
+        self.order = {each: place for place, each in enumerate(live)}
 
     def plan(self) -> Plan:
         """Return it."""
@@ -95,7 +106,7 @@ class _Writer:
             maps.append(_Maps(self.planner, self._sum(maps, numbers)))
         rectified = last.rectified
         nodes = self.planner.step(concatenate, *(node.plain for node in maps[2:]))
-        return self.planner.plan(rectified, nodes)
+        return self.planner.plan(rectified, nodes, *((MIXING,) if self.mixed else ()))
 
     def _preprocessed(self, before_last: _Maps, last: _Maps) -> list[_Maps]:
         """Bring both inputs to the cell's channels; one that nothing reads is left as it is."""
@@ -115,12 +126,20 @@ class _Writer:
     def _sum(self, maps: list[_Maps], numbers: tuple[int, ...]) -> int:
         """Add up all operations on some edges."""
         terms = [(number, name) for number in numbers for name in self.edges[number]]
-        total = self._term(maps, *terms[0])
+        total = self._mixed(maps, *terms[0])
         own = False  # whether nobody else holds `total`, so that it may be added to in place
         for term in terms[1:]:
             add = added_to if own else added
-            total, own = self.planner.step(add, total, self._term(maps, *term)), True
+            total, own = self.planner.step(add, total, self._mixed(maps, *term)), True
         return total
+
+    def _mixed(self, maps: list[_Maps], edge: int, name: str) -> int:
+        """Return what an operation adds to its node."""
+        found = self._term(maps, edge, name)
+        if not self.mixed:
+            return found
+        weigh = functools.partial(weighted, self.place.reduction, self.order[edge, name])
+        return self.planner.step(weigh, found, MIXING)
 
     def _term(self, maps: list[_Maps], edge: int, name: str) -> int:
         """Return what an operation makes of its source."""
@@ -135,11 +154,21 @@ class _Writer:
 
 
 @functools.lru_cache(maxsize=512)
-def _plan(place: Place, edges: Edges, style: Style) -> Plan:
-    return _Writer(place, edges, style).plan()
+def _plan(place: Place, edges: Edges, style: Style, mixed: bool = False) -> Plan:
+    return _Writer(place, edges, style, mixed).plan()
 
 
 class Cell(Planned):
     """Four nodes, each the sum of all operations on its edges; their maps one after the other."""
 
     plan = staticmethod(_plan)
+
+    def __init__(self, *arguments: Any, modules: Sequence[nn.Module] | None = None) -> None:
+        super().__init__(*arguments, modules=modules)
+        self.arguments = arguments
+
+    def forward(self, state: Any) -> Any:
+        """Return the last output, rectified, and this one; the mixing goes along."""
+        if len(state) == 2:
+            return super().forward(state)
+        return self.follow(_plan(*self.arguments, mixed=True), state)

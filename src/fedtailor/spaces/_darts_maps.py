@@ -23,6 +23,12 @@ def added_to(pair: tuple[Tensor, Tensor]) -> Tensor:
     return pair[0].add_(pair[1])
 
 
+def weighted(kind: int, place: int, pair: tuple[Tensor, tuple[Tensor, ...]]) -> Tensor:
+    """Scale maps by the weight that stands at a place, among those of a kind of cell."""
+    maps, mixing = pair
+    return maps * mixing[kind][place]
+
+
 class _Halves(torch.autograd.Function):
     """Slicing, but for a gradient that is written once and not once per slice."""
 

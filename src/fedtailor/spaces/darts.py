@@ -54,6 +54,11 @@ class DARTS(ChainSpace):
         return _choices(self.operations, self.form)
 
     @property
+    def offers(self) -> tuple[Operations, ...]:
+        """The operations that each edge may have; relaxed, in the order of its bits."""
+        return tuple(edge.offered for edge in _edges(self.operations, self.form))
+
+    @property
     def tokens(self) -> tuple[Token, ...]:
         """One per edge, which reads the edges into its source; relaxed, all in a row."""
         return super().tokens if self.form == "relaxed" else _tokens(self.choices)
