@@ -1,5 +1,7 @@
 """Supernet training schemes: which architectures are trained together in one step."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from fedtailor.core.errors import UserError
@@ -12,6 +14,15 @@ TRIES = 1000  # sets that are drawn for one that is fair and legal
 def single_path(space: SearchSpace, rng: torch.Generator) -> tuple[Arch, ...]:
     """Return one random architecture (Guo et al. 2020)."""
     return (sample(space, rng),)
+
+
+def among(archs: Sequence[Arch]) -> Callable[[torch.Generator], tuple[Arch, ...]]:
+    """Return a scheme that trains one of some architectures, each as likely as the others."""
+
+    def drawn(rng: torch.Generator) -> tuple[Arch, ...]:
+        return (archs[int(torch.randint(len(archs), (), generator=rng))],)
+
+    return drawn
 
 
 def sandwich(space: SearchSpace, rng: torch.Generator, randoms: int = 1) -> tuple[Arch, ...]:

@@ -70,6 +70,11 @@ class _Kept:
     digest: str  # of them, by which damage is known
 
 
+def file_of(file: str | None) -> Path:
+    """Return where an encoder's weights are: in a file that is named, or the package's own."""
+    return SHIPPED if file is None else Path(file)
+
+
 def load_encoder(file: Path | None = None) -> Encoder:
     """Return the encoder that comes with the package, or the one of a weight file.
 

@@ -11,7 +11,7 @@ table is projected to a legal architecture where they throw illegal ones away.
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import safetensors
 import torch
@@ -23,7 +23,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.types import Json, Tensors
 from fedtailor.search import genes
-from fedtailor.search.diffusion.encoder import Features
+from fedtailor.search.diffusion.encoder import Encoder, Features, load_encoder
 from fedtailor.search.diffusion.evidence import SLOPE, informed
 from fedtailor.search.diffusion.guidance import Expectation, guided
 from fedtailor.search.diffusion.predictor import Predictor, PredictorSettings
@@ -35,6 +35,7 @@ from fedtailor.search.evolution import Population, distinct
 SAMPLERS = {"heun": heun, "euler": euler_maruyama, "langevin": predictor_corrector}
 BATCHES = 4  # of a proposal: with as many, what is new among them has become rare
 SHIPPED = resources.files("fedtailor") / "weights"
+Guide: TypeAlias = Literal["data", "scores", "both", "none"]  # what bends the way
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,30 @@ class DiffusionProposer:
         rest = number - len(found)
         strangers = distinct(space, lambda: genes.sample(space, rng), rest, known.union(found), rng)
         return [*found, *strangers]
+
+
+def guided_proposer(
+    generator: Generator, guide: Guide, embedding: Tensor | None
+) -> DiffusionProposer:
+    """Return a proposer guided by the client's data, its population's scores, by both or none."""
+    if guide == "none":
+        unguided = replace(generator.sampling, strength=0.0)
+        return DiffusionProposer(generator, None, unguided, learn=False)
+    if guide == "scores":
+        return DiffusionProposer(generator, trust=0.0)
+    return DiffusionProposer(generator, embedding, learn=guide == "both")
+
+
+def encoder_of(generator: Generator, file: str | Path | None = None) -> Encoder:
+    """Return the encoder that a generator was made with: features of others say nothing to it."""
+    encoder = load_encoder(None if file is None else Path(file))
+    fits = encoder.size == generator.predictor.feature_size
+    if not fits or generator.about.get("encoder", encoder.digest) != encoder.digest:
+        raise UserError(
+            "encoder: the generator was made with another one; give the weights of that, or make a "
+            "generator with `fedtailor pretrain --encoder`"
+        )
+    return encoder
 
 
 def rounded(generator: Generator) -> Generator:
