@@ -21,6 +21,7 @@ from fedtailor.runs.summary import digest, summarise
 
 EVERY = registry.names("algorithm")
 ADAPTS = {"perfedavg": {"algorithm__inner_steps": 0}}  # steps that are part of the method
+BESIDE = {"knnper": ["remembering"]}  # what is deployed beside the model and the tuned one
 Tiny = Callable[..., dict[str, Any]]
 
 
@@ -164,7 +165,7 @@ def test_deploys_for_clients_never_sampled_and_yields_untuned_first(
     for label, model in where.algorithm.deploy(client, own, message):
         labels.append(label)
         weights.append(model.weights())
-    assert labels == ["untuned", "tuned"]
+    assert labels == ["untuned", "tuned", *BESIDE.get(name, [])]
     assert any(not torch.equal(weights[0][n], weights[1][n]) for n in weights[0])
     shared = {n: t for n, t in message.tensors.items() if n in weights[0]}
     assert all(torch.equal(weights[0][n], t) for n, t in shared.items()), "starts from the global"

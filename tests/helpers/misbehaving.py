@@ -1,17 +1,18 @@
-"""Algorithms that do what none should, and one that a user might write."""
+"""Algorithms that do what none should, and some that a user might write."""
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
 from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.algorithms.fedavg import FedAvg, Global
 from fedtailor.core.errors import UserError
+from fedtailor.core.stopwatch import Stopwatch
 from fedtailor.core.types import (
     Client,
     ClientInfo,
@@ -23,7 +24,53 @@ from fedtailor.core.types import (
     Server,
     Setting,
 )
-from fedtailor.networks.network import Network
+from fedtailor.networks.network import Network, network_of
+from fedtailor.training.evaluate import evaluate
+
+
+def burn(seconds: float) -> None:
+    """Keep this thread's CPU busy."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+@dataclass(frozen=True)
+class Busy(FedAvg):
+    """FedAvg whose both sides think for long."""
+
+    client_s: float = 0.0
+    configure_s: float = 0.0
+    aggregate_s: float = 0.0
+
+    def configure(
+        self, server: Server, state: Global, cohort: list[ClientInfo]
+    ) -> dict[int, Message]:
+        burn(self.configure_s)
+        return super().configure(server, state, cohort)
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        burn(self.client_s)
+        return super().train(client, own, msg)
+
+    def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
+        burn(self.aggregate_s)
+        return super().aggregate(server, state, results)
+
+
+@dataclass(frozen=True)
+class Parts(FedAvg):
+    """FedAvg that tells training from thinking, which it does twice."""
+
+    def train(self, client: Client, own: None, msg: Message) -> tuple[None, Reply]:
+        watch = Stopwatch(client.meter)
+        with watch.part("thinking"):
+            burn(0.01)
+        with watch.part("training"):
+            own, reply = super().train(client, own, msg)
+        with watch.part("thinking"):
+            client.meter.macs += 10.0
+        return own, replace(reply, log=replace(reply.log, times=watch.times()))
 
 
 @dataclass(frozen=True)
@@ -148,3 +195,35 @@ class Draws(FedAvg):
         own, reply = super().train(client, own, msg)
         noisy = {n: t + 1e-3 * torch.randn_like(t) for n, t in reply.message.tensors.items()}
         return own, Reply(Message(noisy), reply.log)
+
+
+@dataclass(frozen=True)
+class Untunable(FedAvg):
+    """Client 1 cannot tune for long."""
+
+    def tune(
+        self, client: Client, network: Network, only: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[str, Network]]:
+        if client.info.id == 1 and self.finetune_epochs > 1:
+            raise ValueError("this client has a broken fan")
+        return super().tune(client, network, only)
+
+
+@dataclass(frozen=True)
+class Judges(FedAvg):
+    """The server tests every average on its own images, and keeps the better one."""
+
+    def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
+        new = super().aggregate(server, state, results)
+        return max(state, new, key=lambda one: judged(server, one))
+
+    def observe(self, server: Server, state: Global) -> dict[int, tuple[Metric, ...]]:
+        return {0: (Metric("server", "judged", judged(server, state)),)}
+
+
+def judged(server: Server, state: Global) -> float:
+    """Return a model's accuracy on the server's own images."""
+    assert server.public is not None
+    setting = server.setting
+    network = network_of(setting.space, setting.arch, setting.task, state.weights)
+    return evaluate(network, server.public)["accuracy"]

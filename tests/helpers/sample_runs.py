@@ -52,6 +52,7 @@ class Reader(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.rows: list[list[tuple[str, float | None, str]]] = []
+        self.tables: list[int] = []  # the first row of each
         self.ids: list[str] = []
         self.tags: set[str] = set()
         self.text = ""
@@ -62,7 +63,9 @@ class Reader(HTMLParser):
         self.tags.add(tag)
         if given.get("id"):
             self.ids.append(given["id"] or "")
-        if tag == "tr":
+        if tag == "table":
+            self.tables.append(len(self.rows))
+        elif tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append((given.get("data-label") or "", None, ""))
@@ -75,9 +78,14 @@ class Reader(HTMLParser):
             label, value, text = self.rows[-1][-1]
             self.rows[-1][-1] = label, value, (text + data).strip()
 
-    def headline(self) -> list[dict[str, float | None]]:
-        rows = [{label: value for label, value, _ in row if label} for row in self.rows]
+    def table(self, number: int) -> list[dict[str, float | None]]:
+        """Return the rows of a table whose cells say what they are."""
+        first, last, *_ = [*self.tables[number:], len(self.rows)]
+        rows = [{label: value for label, value, _ in row if label} for row in self.rows[first:last]]
         return [row for row in rows if row]
+
+    def headline(self) -> list[dict[str, float | None]]:
+        return self.table(0)
 
     def clients(self) -> dict[int, list[float | None]]:
         rows = [r for r in self.rows if r[0][2].isdigit() and not r[0][0]]

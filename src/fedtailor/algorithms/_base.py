@@ -8,6 +8,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from annotated_types import Ge, Gt
@@ -58,6 +59,18 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         """Raise a UserError where space and options do not fit, before anything is written."""
         return
 
+    def needs_val(self, setting: Setting) -> bool:
+        """Tell whether it needs validation images of its own; then `data.join_val` is refused."""
+        return self.searches
+
+    def needs(self, setting: Setting) -> dict[str, Path]:
+        """Return the files that a client must have before its first round, by their config keys.
+
+        A run knows them by their bytes, and counts these once for every client that trains. A
+        method with files of its own adds them: `super().needs(setting) | {...}`.
+        """
+        return {} if setting.init is None else {"space.init": Path(setting.init)}
+
     @abstractmethod
     def server_init(self, server: Server) -> S:
         """Make the server's first state."""
@@ -74,6 +87,13 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
     def train(self, client: Client, own: C, msg: Message) -> tuple[C, Reply]:
         """Do a client's part of a round."""
 
+    def holds_out(self, own: C) -> bool:
+        """Tell whether a client's validation images are still untrained.
+
+        Where they are not, it has no validation accuracy, and what it deploys may be tuned on them.
+        """
+        return True
+
     @abstractmethod
     def aggregate(self, server: Server, state: S, results: Iterable[Result]) -> S:
         """Take the cohort's results in; they come in the order of client ids, as they arrive."""
@@ -89,6 +109,13 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         The first is called "untuned": it is what `eval_every` tests and validation selects by.
         Each is used before the next is asked for, so one network may serve for all.
         """
+
+    def knows_val(self, label: str) -> bool:
+        """Tell whether a network that `deploy` names so has learned from validation images.
+
+        Its accuracy on them is then not measured.
+        """
+        return False
 
     @property
     def doing(self) -> str:
@@ -107,13 +134,13 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         """Say what the server's state knows of the search, for `show` and the report.
 
         Pictures and tables are made of these keys, as far as they are there:
-            choices: of each choice its `name` and `options`.
+            choices: of each choice its `name` and `options`; the rest is a method's own.
             clients: by client id (text) what is known of its policy: `genes` of the most probable
                 architecture, the same as `architecture` (choice name to option), its `probability`,
                 and by choice name `entropy` (0 decided, 1 undecided) and `probabilities`.
             shared: the same of a policy that all clients share.
         """
-        return {}
+        return {"choices": [{"name": c.name, "options": list(c.options)} for c in space.choices]}
 
     def for_newcomers(self) -> Self | None:
         """Return how to search for clients that never took part, while all weights stand still.

@@ -21,7 +21,9 @@ class Sent:
         kind: "tensor", or the JSON type of an info entry.
         what: a line for people.
         shape: "received": all tensors of the server's own message that have such a name, in their
-            shapes and types; or the sizes of one tensor, -1 for any.
+            shapes and types; "mask": for each tensor of that message, its name in the place of the
+            name's last `*`, a bit per entry, as `merge.pack_masks` makes them; or the sizes of one
+            tensor, -1 for any.
         range: the least and the greatest value there may be; whatever is sent must be finite.
         optional: whether a reply of this form may lack it.
     """
@@ -29,9 +31,19 @@ class Sent:
     name: str
     kind: Literal["tensor", "int", "float", "str", "list"]
     what: str
-    shape: Literal["received"] | tuple[int, ...] = "received"
+    shape: Literal["received", "mask"] | tuple[int, ...] = "received"
     range: tuple[float, float] | None = None
     optional: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse masks that cannot be checked."""
+        if self.shape == "mask" and (self.name.partition("*")[1:] != ("*", "") or self.range):
+            raise ValueError(f"{self.name!r}: masks are named by a prefix and *, without a range")
+
+    @property
+    def prefix(self) -> str:
+        """What comes before the name of the tensor that a mask is of."""
+        return self.name[:-1]
 
 
 Form: TypeAlias = tuple[Sent, ...]  # all that a reply of this form holds
@@ -69,12 +81,15 @@ def _faults(form: Form, received: Message, reply: Message) -> Iterator[str]:
     infos = {sent.name: sent for sent in form if sent.kind != "tensor"}
     for name, tensor in reply.tensors.items():
         rules = [sent for sent in tensors if _is_named(sent, name, received)]
+        rule = next((r for r in rules if _shape_fits(r, name, tensor, received)), None)
         if not rules:
             yield f"it holds a tensor {name!r}, which is not declared"
-        elif not any(_shape_fits(rule, name, tensor, received) for rule in rules):
+        elif rule is None:
             yield f"the tensor {name!r} is {tuple(tensor.shape)} of {tensor.dtype}, as none may be"
+        elif rule.shape == "mask":
+            yield from _mask_faults(name, tensor, received.tensors[name.removeprefix(rule.prefix)])
         else:
-            yield from _value_faults(f"the tensor {name!r}", _extremes(tensor), rules[0].range)
+            yield from _value_faults(f"the tensor {name!r}", _extremes(tensor), rule.range)
     for name in _wanted(tensors, received):
         if name not in reply.tensors:
             yield f"the tensor {name!r} is missing"
@@ -95,11 +110,16 @@ def _wanted(tensors: list[Sent], received: Message) -> Iterator[str]:
             continue
         if sent.shape == "received":
             yield from (name for name in received.tensors if fnmatch.fnmatchcase(name, sent.name))
+        elif sent.shape == "mask":
+            yield from (sent.prefix + name for name in received.tensors)
         elif "*" not in sent.name:
             yield sent.name
 
 
 def _is_named(rule: Sent, name: str, received: Message) -> bool:
+    if rule.shape == "mask":
+        prefix = rule.prefix
+        return name.startswith(prefix) and name.removeprefix(prefix) in received.tensors
     known = rule.shape != "received" or name in received.tensors
     return known and fnmatch.fnmatchcase(name, rule.name)
 
@@ -108,9 +128,18 @@ def _shape_fits(rule: Sent, name: str, tensor: Tensor, received: Message) -> boo
     if rule.shape == "received":
         sent = received.tensors[name]
         return sent.shape == tensor.shape and sent.dtype == tensor.dtype
+    if rule.shape == "mask":
+        entries = received.tensors[name.removeprefix(rule.prefix)].numel()
+        return tuple(tensor.shape) == (-(-entries // 8),) and tensor.dtype == torch.uint8
     return len(rule.shape) == tensor.dim() and all(
         want in (-1, size) for want, size in zip(rule.shape, tensor.shape, strict=True)
     )
+
+
+def _mask_faults(name: str, mask: Tensor, entries: Tensor) -> Iterator[str]:
+    unused = 8 * len(mask) - entries.numel()
+    if unused and int(mask[-1]) % (1 << unused):
+        yield f"the tensor {name!r} has bits beyond its {entries.numel()} entries"
 
 
 def _extremes(tensor: Tensor) -> list[float]:

@@ -22,6 +22,7 @@ The authors' code takes the average over the clients' best accuracies so far: `a
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -32,6 +33,7 @@ from torch import Tensor
 from fedtailor.algorithms._base import Algorithm
 from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.stopwatch import Stopwatch
 from fedtailor.core.types import (
     Client,
     ClientInfo,
@@ -43,6 +45,7 @@ from fedtailor.core.types import (
     Result,
     Server,
     Setting,
+    Spent,
     Tensors,
     UsedArch,
 )
@@ -151,29 +154,29 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         setting = client.setting
         arch = setting.space.repair(tuple(msg.info["genes"]))
         told: dict[str, Json] = {}
+        watch, work = Stopwatch(client.meter), "evaluation" if self.frozen else "training"
         if client.info.budget.memory_mb is not None:
             told["memory"] = self.memory(setting, arch) / (client.info.budget.memory_mb * cost.MIB)
             if told["memory"] > 1:
-                log = Log(architectures=(UsedArch(arch, 0.0, {"memory": told["memory"]}),))
+                refused = UsedArch(arch, 0.0, {"memory": told["memory"]})
+                log = Log(architectures=(refused,), times=(Spent(work, 0.0),))
                 return None, Reply(Message(info={"accuracy": 0.0, **told}), log)
-        network = learn.network(client, msg.tensors, arch)
         metrics: list[Metric] = []
         own_statistics = self.statistics == "own"
-        if self.frozen:
-            _charge_test(client, network, own_statistics)
-        else:
-            metrics = [Metric("train", "loss", learn.fit(client, network, self))]
-            if own_statistics:
-                norms.settle(network.module)
-        scored = {
-            split: learn.evaluate(network, examples)["accuracy"]
-            for split, examples in (("val", client.val), ("test", client.test))
-        }
+        with watch.part(work):
+            network = learn.network(client, msg.tensors, arch)
+            if self.frozen and own_statistics:
+                learn.recalibrate(network, client.train)
+            elif not self.frozen:
+                metrics = [Metric("train", "loss", learn.fit(client, network, self))]
+                if own_statistics:
+                    norms.settle(network.module)
+        scored = self._scored(client, network, watch)
         metrics += [Metric(split, "accuracy", value, "trained") for split, value in scored.items()]
         told["accuracy"] = scored[self.accuracy]
         tensors = {} if self.frozen else network.weights(statistics=not own_statistics)
         prices = cost.prices(setting.space, arch, setting.task)
-        log = Log(tuple(metrics), (UsedArch(arch, told["accuracy"], prices),))
+        log = Log(tuple(metrics), (UsedArch(arch, told["accuracy"], prices),), watch.times())
         return None, Reply(Message(tensors, told), log)
 
     def aggregate(self, server: Server, state: Searching, results: Iterable[Result]) -> Searching:
@@ -263,13 +266,21 @@ class PerFedRLNAS(Algorithm[Searching, None]):
         """Tell every policy that has learned something; clients without one are left out."""
         known = state.policies.numbers
         rows = {str(c): self.alphas(space, state, c) for c in sorted(known) if c != SHARED}
-        found: dict[str, Json] = {
-            "choices": [{"name": c.name, "options": list(c.options)} for c in space.choices],
+        found = super().inspect(space, state) | {
             "clients": {c: described(space, a, self.temperature) for c, a in rows.items()},
         }
         if SHARED in known:
             row = state.policies.row(SHARED, 0)
             found["shared"] = described(space, row, self.temperature)
+        return found
+
+    def _scored(self, client: Client, network: Network, watch: Stopwatch) -> dict[str, float]:
+        """Test on both splits; only the one that is told is a cost, the other is for the log."""
+        found = {}
+        for split, examples in (("val", client.val), ("test", client.test)):
+            told = split == self.accuracy
+            with watch.part("evaluation") if told else nullcontext():
+                found[split] = learn.evaluate(network, examples, charged=told)["accuracy"]
         return found
 
     def _message(self, setting: Setting, state: Searching, drawn: Arch) -> Message:
@@ -314,13 +325,3 @@ def _played(result: Result) -> Played:
     drawn = tuple(result.sent["genes"])
     memory = told.get("memory", 0.0)
     return Played(result.client.id, drawn, told["accuracy"], result.seconds, memory)
-
-
-def _charge_test(client: Client, network: Network, own_statistics: bool) -> None:
-    """Set batch norm up for a test, which is all the computing that new clients do; charge both."""
-    images = len(client.val)
-    if own_statistics:
-        learn.recalibrate(network, client.train)
-        images += len(client.train)
-    each = cost.forward_macs(network.space, network.arch, network.task)
-    client.meter.macs += images * each

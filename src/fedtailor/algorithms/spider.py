@@ -1,0 +1,273 @@
+"""SPIDER: a private architecture, found by removing operations, beside a federated supernet.
+
+Paper: Mushtaq et al. 2023, "Distributed Architecture Search Over Heterogeneous Distributions".
+Numbers in the code are the lines of its Algorithms 1 and 2.
+
+Every silo trains the supernet of all, which is averaged, and a network of its own, which begins as
+the supernet and is pulled towards it by name. After a warm-up, now and then, one edge of the normal
+and one of the reduction cell lose all operations but one. Nothing of the own network leaves a silo.
+
+Differs from the paper:
+- the operation stays whose removal leaves the lowest validation accuracy and, of equals, the most
+  loss, as section 4.4 says; line 8 of Algorithm 2 has it the other way round: `"printed"`, warns;
+- a silo counts its own rounds: nobody misses a search where only some silos take part in a round;
+- the own network begins as the supernet that was received, and momentum begins anew in each round;
+- the supernet's epochs come first, then the own network's on the same batches: neither looks at the
+  other within a round, so this is the same as steps in turn. Only the supernet's gradient is cut;
+- batch norm's statistics are never sent; tests of removals use those of each batch and change none;
+- validation images join the training when all is decided, `inputs` too, and not before;
+- two inputs for each node (`inputs = 2`), which the authors' code has and the paper has not;
+- `searcher = "milenas"` (Appendix C) mixes the own network's operations and decides all edges at
+  once; a silo that deploys before that uses the strongest operations, statistics measured anew.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, cast
+
+import torch
+from annotated_types import Ge, Gt
+
+from fedtailor.algorithms._base import Algorithm, mean_of, to_all
+from fedtailor.algorithms._replies import Forms, trained_tensors
+from fedtailor.algorithms.fedavg import Global
+from fedtailor.core.errors import UserError
+from fedtailor.core.space import Arch
+from fedtailor.core.stopwatch import Stopwatch
+from fedtailor.core.types import (
+    Client,
+    ClientInfo,
+    Log,
+    Message,
+    Metric,
+    Reply,
+    Result,
+    Server,
+    Setting,
+    Tensors,
+    UsedArch,
+)
+from fedtailor.networks import cost
+from fedtailor.networks.initial import initial_supernet
+from fedtailor.networks.network import Network
+from fedtailor.networks.store import Store, cut, shapes
+from fedtailor.search import milenas, perturb
+from fedtailor.spaces.darts import DARTS
+from fedtailor.training import learn
+from fedtailor.training.fitness import fitness_of_kinds
+
+
+@dataclass(frozen=True)
+class Private:
+    """A silo's own network."""
+
+    arch: Arch
+    weights: Tensors = field(default_factory=dict)  # with statistics; none before its first round
+    rounds: int = 0  # that it took part in: t
+    alphas: tuple[float, ...] = ()  # of MiLeNAS
+
+
+@dataclass(frozen=True)
+class SPIDER(Algorithm[Global, Private]):
+    """Silos train the supernet together, and each searches and trains a network of its own."""
+
+    searches: ClassVar[bool] = True
+
+    lr: Annotated[float, Gt(0)] = 0.01
+    weight_decay: Annotated[float, Ge(0)] = 1e-3
+    schedule: Literal["constant", "cosine", "step"] = "cosine"
+    clip: Annotated[float, Ge(0)] = 5.0  # of the supernet's gradient, and when a network is tuned
+    strength: Annotated[float, Ge(0)] = 0.01  # lambda: pull towards the supernet; 0: silos alone
+    searcher: Literal["accuracy", "loss", "printed", "random", "milenas", "none"] = (
+        "accuracy"  # what decides
+    )
+    warmup: Annotated[int, Ge(0)] = 30  # t_s: rounds of a silo before its first search
+    recovery: Annotated[int, Ge(1)] = 20  # tau: a silo searches in rounds that are multiples of it
+    inputs: Literal[0, 2] = 0  # edges that stay into each node, in the end; 0: all
+    search_rounds: Annotated[int, Ge(0)] = 100  # milenas: rounds of a silo before it decides
+    alpha_lr: Annotated[float, Gt(0)] = 0.01  # milenas
+    alpha_weight: Annotated[float, Ge(0)] = 1.0  # milenas: lambda, of validation images
+
+    def sends(self) -> Forms:
+        """Declare what leaves a silo."""
+        if not self.strength:
+            return {"nothing": ()}
+        return trained_tensors("the global supernet's parameters after local training")
+
+    def check(self, setting: Setting) -> None:
+        """Refuse spaces whose operations cannot be removed."""
+        space = setting.space
+        if space.choices and not (isinstance(space, DARTS) and space.form == "relaxed"):
+            raise UserError(
+                'space.name: spider searches darts with space.form = "relaxed", or trains a fixed '
+                "model; set one of these"
+            )
+        if self.inputs and self.searcher in ("none", "milenas"):
+            raise UserError(
+                f'algorithm.inputs: searcher = "{self.searcher}" removes no edges; set inputs = 0'
+            )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Say what makes results hard to compare."""
+        if self.searcher != "printed":
+            return ()
+        return (
+            'algorithm.searcher: "printed" keeps the operation that is missed least, a slip of the '
+            'paper\'s Algorithm 2; "accuracy" keeps the one that is missed most',
+        )
+
+    def holds_out(self, own: Private) -> bool:
+        """Tell whether the search goes on; after it validation images are trained on."""
+        return self.searcher != "none" and bool(perturb.undecided(own.arch, self.inputs))
+
+    def server_init(self, server: Server) -> Global:
+        """1: start from the first supernet; where silos are alone there is none."""
+        return Global(initial_supernet(server.setting) if self.strength else {})
+
+    def client_init(self, client: Client) -> Private:
+        """1: start from all operations; without a search, from `space.arch`."""
+        setting = client.setting
+        own = Private(setting.arch if self.searcher == "none" else setting.space.largest())
+        if self.searcher != "milenas" or not setting.space.choices:
+            return own
+        return replace(own, alphas=(0.0,) * milenas.count(cast(DARTS, setting.space)))
+
+    def configure(
+        self, server: Server, state: Global, cohort: list[ClientInfo]
+    ) -> dict[int, Message]:
+        """5: send the supernet to all."""
+        return to_all(state.weights, cohort)
+
+    def train(self, client: Client, own: Private, msg: Message) -> tuple[Private, Reply]:
+        """8 to 19: a silo's round."""
+        watch, own = Stopwatch(client.meter), _begun(client, own, msg)
+        with watch.part("search"):
+            own, log = self._searched(client, own)  # 10
+        if not self.holds_out(own):  # Phase 3
+            client = learn.joined(client)
+        with watch.part("supernet"):
+            update = self._fit_supernet(client, msg)  # 17
+        with watch.part("own network"):
+            own, loss = self._fit_own(client, own, msg)  # 18
+        metrics = (Metric("train", "loss", loss), *log.metrics)
+        log = Log(metrics, log.architectures, watch.times())
+        return replace(own, rounds=own.rounds + 1), Reply(Message(update), log)  # 19
+
+    def aggregate(self, server: Server, state: Global, results: Iterable[Result]) -> Global:
+        """6: average the supernets by examples."""
+        return Global(mean_of(state.weights, results, weighted=True))
+
+    def deploy(self, client: Client, own: Private, msg: Message) -> Iterator[tuple[str, Network]]:
+        """Use the own network; of one that never trained, statistics are measured first."""
+        client = client if self.holds_out(own) else learn.joined(client)
+        measured, own = bool(own.weights), _begun(client, own, msg)
+        if self._mixes(own):
+            measured, own = False, _strongest(client, own)
+        network = learn.network(client, own.weights, own.arch)
+        if not measured:
+            learn.recalibrate(network, client.train)
+        return self.tune(client, network)
+
+    def _fit_supernet(self, client: Client, msg: Message) -> Tensors:
+        """17: train the supernet; its statistics stay here."""
+        if not self.strength:
+            return {}
+        shared = learn.network(client, msg.tensors, client.setting.space.largest())
+        learn.fit(client, shared, self)
+        return shared.weights(statistics=False)
+
+    def _fit_own(self, client: Client, own: Private, msg: Message) -> tuple[Private, float]:
+        """11 to 18: train the own network, pulled to what was received of its operations."""
+        mine, mean = learn.network(client, own.weights, own.arch), learn.EpochMean(client.device)
+        shared = {name: msg.tensors[name].to(client.device) for name in mine.live if self.strength}
+        steps = learn.optimizer(mine, self, learn.rate_of(self, client))
+        mixed = self._mixed(client, own, mine) if self._mixes(own) else None
+        for batch in learn.batches(client, self.batch, epochs=self.epochs, purpose="train"):
+            if mixed:
+                mixed.learn(batch)
+            steps.zero_grad()
+            loss = (mixed or mine).loss(batch, self.label_smoothing)
+            loss.backward()
+            if shared:
+                learn.pull(mine, shared, self.strength)
+            learn.move(mine, steps)
+            mean.add(loss, batch)
+        alphas = tuple(mixed.alphas.tolist()) if mixed else own.alphas
+        return replace(own, weights=mine.weights(), alphas=alphas), mean.value
+
+    def _mixes(self, own: Private) -> bool:
+        """Tell whether the own network's operations count by alphas."""
+        return self.searcher == "milenas" and self.holds_out(own)
+
+    def _mixed(self, client: Client, own: Private, mine: Network) -> milenas.Mixed:
+        """Return the own network with its alphas, and validation images for them."""
+        enough = self.epochs * len(client.train)  # every pass has a batch at least
+        val = learn.batches(
+            client, self.batch, epochs=enough, purpose="alphas", examples=client.val
+        )
+        alphas = torch.tensor(own.alphas, device=client.device)
+        return milenas.Mixed(mine, alphas, val, self.alpha_lr, self.alpha_weight)
+
+    def _searched(self, client: Client, own: Private) -> tuple[Private, Log]:
+        """Algorithm 2: in the rounds that are for it, decide an edge of both cells."""
+        if self.searcher == "milenas":
+            return self._decided(client, own)
+        if own.rounds < self.warmup or own.rounds % self.recovery or not self.holds_out(own):  # 3
+            return own, Log()
+        space, task, rng = client.setting.space, client.setting.task, client.rng("search")
+        questions = perturb.ask(cast(DARTS, space), own.arch, self.inputs, rng)  # 4
+        tested = self._tested(client, own, questions)
+        arch, rows = own.arch, list[UsedArch]()
+        for question in questions:  # 8, 9
+            rule = cast(perturb.Rule, self.searcher)
+            order = perturb.order(rule, question.doubtful, tested, rng)
+            arch = perturb.common(arch, question.answer(order))
+            rows.append(UsedArch(arch, None, cost.prices(space, arch, task), "decided"))
+        left = shapes(space, arch, task, statistics=True)
+        own = replace(own, arch=arch, weights=learn.pick(own.weights, left.__contains__))
+        return own, Log(_metrics(tested), tuple(rows))
+
+    def _decided(self, client: Client, own: Private) -> tuple[Private, Log]:
+        """Appendix C: when its rounds are over, decide all edges by their alphas."""
+        if own.rounds < self.search_rounds or not self.holds_out(own):
+            return own, Log()
+        space, task, own = client.setting.space, client.setting.task, _strongest(client, own)
+        row = UsedArch(own.arch, None, cost.prices(space, own.arch, task), "decided")
+        return own, Log(architectures=(row,))
+
+    def _tested(
+        self, client: Client, own: Private, questions: list[perturb.Question]
+    ) -> dict[str, tuple[float, float]]:
+        """6, 7: test the own network without each of what is in doubt, all in one walk."""
+        removed = {name: one.without[name] for one in questions for name in one.doubtful}
+        if self.searcher == "random" or not removed:
+            return {}
+        store = Store(client.setting.space, client.setting.task, own.weights, client.device)
+        accuracies, likelihoods = fitness_of_kinds(
+            client, store, list(removed.values()), ("accuracy", "likelihood"), client.val
+        )
+        return dict(zip(removed, zip(accuracies, likelihoods, strict=True), strict=True))
+
+
+def _begun(client: Client, own: Private, msg: Message) -> Private:
+    """Give a silo in its first round what it received; alone, the weights that all start from."""
+    if own.weights:
+        return own
+    setting = client.setting
+    first = msg.tensors or initial_supernet(setting)
+    return replace(own, weights=cut(first, shapes(setting.space, own.arch, setting.task)))
+
+
+def _strongest(client: Client, own: Private) -> Private:
+    """Leave the own network each edge's operation of the largest alpha."""
+    space, task = client.setting.space, client.setting.task
+    arch = milenas.strongest(cast(DARTS, space), own.arch, torch.tensor(own.alphas))
+    left = shapes(space, arch, task, statistics=True)
+    return replace(own, arch=arch, weights=learn.pick(own.weights, left.__contains__))
+
+
+def _metrics(tested: dict[str, tuple[float, float]]) -> tuple[Metric, ...]:
+    """Tell how the network did without each operation."""
+    accuracies = [Metric("val", f"without/{name}", pair[0]) for name, pair in tested.items()]
+    losses = [Metric("val", f"loss without/{name}", -pair[1]) for name, pair in tested.items()]
+    return *accuracies, *losses
