@@ -1,11 +1,17 @@
 """What `plan` promises of a search: what its networks cost, and who can train them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedtailor.cli.terminal import plan_lines
+from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.planning import plan
 from fedtailor.runs.config import make_config
+from fedtailor.runs.summary import summarise
+from tests.helpers.sde_setting import table as searching
 
 Tiny = Callable[..., dict[str, Any]]
 SPACE = {"name": "mobilenetv3_plato", "preset": "cpu"}
@@ -25,6 +31,19 @@ def test_a_search_is_planned_by_its_smallest_and_largest(tiny: Tiny):
     lines = plan_lines(found)
     assert any(line.startswith("largest") and "4 of 5 clients" in line for line in lines)
     assert not any(line.startswith("model  ") for line in lines)
+
+
+def test_a_search_on_the_clients_is_planned_by_what_it_will_do(tmp_path: Path):
+    """Its round is mostly validation images: the run then spends and sends what was planned."""
+    many = searching(population=60, archive=0, batch=4)  # so many that clients' networks are alike
+    table = many | {"rounds": 1, "cohort": None, "eval_every": 1}
+    table["data"]["per_client"] = 160  # a third of a client's validation images is still enough
+    found, spent = plan(make_config(table)), summarise(run(table, tmp_path / "run"))["cost"]
+    sent = {way: spent["bytes"][way]["mean"] for way in ("down", "up")}
+    assert found["bytes_per_client_round"] == sent
+    macs, parts = spent["sum"]["macs"]["mean"], spent["parts"]
+    assert parts["preliminary evaluation"]["macs"]["mean"] > 0.2 * macs
+    assert found["training_macs_per_client_round"] == pytest.approx(macs, rel=0.2)
 
 
 def test_a_fixed_network_is_planned_as_one(tiny: Tiny):

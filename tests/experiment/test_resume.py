@@ -49,6 +49,8 @@ def test_kill_9_at_random_moments_then_resume_gives_the_same_bytes(
     assert kills >= 1
     resumed = resume(path)
     assert digest(resumed) == digest(whole), f"killed after {moments} s of progress"
+    spent = "SELECT round, client, part, macs FROM timing"
+    assert resumed.db.query(spent) == whole.db.query(spent), "no round is counted twice"
     names = {p.name for p in resumed.states.iterdir()}
     assert names == {p.name for p in whole.states.iterdir()}, "no stale file, none missing"
 
@@ -107,6 +109,24 @@ def test_the_selected_round_is_that_of_the_best_validation_accuracy(tiny: Tiny, 
 def test_resuming_what_is_finished_changes_nothing(tiny: Tiny, tmp_path: Path):
     before = digest(run(tiny(), tmp_path / "run"))
     assert digest(resume(tmp_path / "run")) == before
+
+
+def test_a_run_from_before_times_were_kept_goes_on(tiny: Tiny, tmp_path: Path):
+    committed, path = Run.commit, tmp_path / "run"
+
+    def commit(self: Run, record: Any, server: Any) -> None:
+        committed(self, record, server)
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "commit", commit)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny(), path)
+    Run(path).db.query("DROP TABLE timing")
+    resumed = resume(path)
+    assert digest(resumed) == digest(run(tiny(), tmp_path / "whole"))
+    assert resumed.db.query("SELECT DISTINCT round FROM timing") == [(3,), (4,)]
 
 
 def test_two_processes_cannot_work_on_one_run(tiny: Tiny, tmp_path: Path):

@@ -10,7 +10,7 @@ import torch
 
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import Failure, Message, Reply
+from fedtailor.core.types import Failure, Log, Message, Reply, Spent
 from fedtailor.engines import _client
 from fedtailor.engines._base import Done
 from fedtailor.experiment.lifecycle import run
@@ -140,7 +140,10 @@ def test_what_was_spent_is_a_number_that_can_be(macs: float, seconds: float):
     """It enters the clock, and PerFedRLNAS's rewards."""
     bad = _checked(NOTHING, Message(), Done(Reply(), macs, seconds))
     assert isinstance(bad, Failure) and "multiply-adds" in bad.reason
-    good = Done(Reply(), 0.0, 0.0)
+    parts = Reply(log=Log(times=(Spent("fine", 0.0), Spent("not", seconds, macs))))
+    bad = _checked(NOTHING, Message(), Done(parts, 1.0, 1.0))
+    assert isinstance(bad, Failure) and "multiply-adds" in bad.reason
+    good = Done(Reply(log=Log(times=(Spent("fine", 0.0),))), 0.0, 0.0)
     assert _checked(NOTHING, Message(), good) is good
 
 

@@ -1,6 +1,7 @@
 """Generators as users meet them: the verbs `pretrain` and `generate`, and what stands behind."""
 
 import dataclasses
+import hashlib
 import inspect
 import json
 import subprocess
@@ -99,13 +100,35 @@ def test_pretrain_writes_a_file_prints_its_card_and_progress_beside(
     assert len(drawn.splitlines()) == 3
 
 
+def test_a_supernet_is_written_alone_or_beside_the_generator(file: Path, say: Any, tmp_path: Path):
+    order = ["pretrain", "--space", SPACE, "--data", "digits", "--workers", 1, *words()]
+    alone, beside = tmp_path / "alone.safetensors", tmp_path / "beside.safetensors"
+    text, _ = say(*order, "--supernet", alone)
+    start = f"space.name={SPACE} space.preset=default space.init={alone}"
+    assert text == f"wrote {alone}; next: fedtailor run CONFIG {start}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {alone.name, f"{alone.name}.work"}
+    card = json.loads(say(*order, "--supernet", alone, "--json")[0])
+    content = alone.read_bytes()
+    hashed = hashlib.sha256(content).hexdigest()
+    assert card == {"supernet": str(alone), "sha256": hashed, "bytes": len(content)}
+    made = tmp_path / "own.safetensors"
+    text, _ = say(*order, "--preset", "default", "--supernet", beside, "--out", made)
+    assert made.read_bytes() == file.read_bytes() and beside.read_bytes() == content
+    told = text.splitlines()[-2:]
+    assert [line.split("; ")[0] for line in told] == [f"wrote {beside}", f"wrote {made}"]
+    assert (tmp_path / f"{made.name}.work").is_dir()
+    assert not (tmp_path / f"{beside.name}.work").exists()
+
+
 def test_ctrl_c_says_how_to_go_on(say: Any, monkeypatch: pytest.MonkeyPatch):
     def make(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(generators, "make", make)
-    _, errors = say("pretrain", "--space", "darts", "--data", "digits", "--out", "a/b", code=130)
-    assert errors == "fedtailor: stopped; the same command goes on from a/b.work\n"
+    order = ["pretrain", "--space", "darts", "--data", "digits", "--supernet", "a/s"]
+    for more, file in ((["--out", "a/b"], "a/b"), ([], "a/s")):
+        _, errors = say(*order, *more, code=130)
+        assert errors == f"fedtailor: stopped; the same command goes on from {file}.work\n"
 
 
 @pytest.mark.parametrize(
@@ -125,6 +148,17 @@ def test_ctrl_c_says_how_to_go_on(say: Any, monkeypatch: pytest.MonkeyPatch):
         ({"--workers": "0"}, "workers: must be at least 1, not 0"),
         ({"--workers": "many"}, "many"),
         ({"--out": "."}, "out: . is a folder; give the name of a file"),
+        ({"--supernet": "."}, "supernet: . is a folder; give the name of a file"),
+        ({"--supernet": "x.safetensors"}, "supernet: x.safetensors is the generator's file; give"),
+        (
+            {"--out": ""},
+            "out: name the generator's file by --out, its supernet's by --supernet, or",
+        ),
+        (
+            {"--out": "", "--supernet": "s", "--encoder": "e"},
+            "encoder: is about the generator; give --out as well",
+        ),
+        ({"--out": "", "--supernet": "s", "--weights": "w"}, "weights: there is no file w"),
         ({"": "archs"}, "an override is written key=value"),
         ({"": "archs=3"}, "pretrain.archs: input should be greater than or equal to 4, not 3"),
         ({"": "arch=3"}, "pretrain.arch: unknown; did you mean archs?"),
@@ -142,7 +176,7 @@ def test_what_is_wrong_with_an_order_is_a_sentence(
     changes: dict[str, str], says: str, say: Any, tmp_path: Path
 ):
     order = {"--space": "darts", "--data": "digits", "--out": "x.safetensors"} | changes
-    named = [word for pair in order.items() for word in pair if word and pair[0]]
+    named = [word for pair in order.items() for word in pair if all(pair)]
     free = ["images=100", *(value for key, value in order.items() if not key)]
     out, errors = say("pretrain", *free, *named, code=2)
     assert says in errors and len(errors.splitlines()) == 1 and out == ""

@@ -23,7 +23,7 @@ from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
-from tests.helpers.sample_runs import CLIENTS, DATA, Reader, report, table
+from tests.helpers.sample_runs import CLIENTS, DATA, Reader, edit, report, table
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -53,6 +53,46 @@ def test_headline_is_the_summary(fedavg: Run, tmp_path: Path):
     assert (fedavg.path / "config.toml").read_text() in page.text
     assert "validation chose round" in page.text
     assert "not finished" not in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_of_several_runs_columns_that_say_nothing_are_left_out(
+    fedavg: Run, local: Run, changed: Path, tmp_path: Path
+):
+    text = report(tmp_path, fedavg, local)
+    assert not {"space", "failures"} & set(Reader(text).headline()[0])
+    assert "<h1>fedavg, local on digits with cnn</h1>" in text
+    edit(changed, "INSERT INTO event VALUES (1, 0, 'failure', 'it was cold', '')")
+    config = (changed / "config.toml").read_text()
+    (changed / "config.toml").write_text(config.replace('"cnn"', '"resnet18"'))
+    page = Reader(report(tmp_path, local, Run(changed)))
+    assert [row["failures"] for row in page.headline()] == [0, 1]
+    assert [row[1][2] for row in page.rows[1:3]] == ["cnn", "resnet18"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_costs_are_the_summary_s(fedavg: Run, local: Run, tmp_path: Path):
+    text = report(tmp_path, fedavg, local)
+    assert "What a client's round costs" in text
+    for row, made in zip(Reader(text).table(1), (fedavg, local), strict=True):
+        cost = summarise(made)["cost"]
+        assert row == {
+            "CPU seconds": cost["sum"]["seconds"]["mean"],
+            "multiply-adds (M)": cost["sum"]["macs"]["mean"] / 1e6,
+            "server's CPU seconds": cost["server"]["sum"]["seconds"]["mean"],
+            "MB down": cost["bytes"]["down"]["mean"] / 1e6,
+            "MB up": cost["bytes"]["up"]["mean"] / 1e6,
+        }
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_is_sent_once_stands_beside_the_rest(changed: Path, fedavg: Run, tmp_path: Path):
+    edit(changed, "INSERT INTO message VALUES (1, 0, 'once', 7000000)")
+    page = Reader(report(tmp_path, Run(changed), fedavg))
+    assert [row["MB up, down"] for row in page.headline()] == [summarise(fedavg)["bytes"]["up"]] * 2
+    down = summarise(fedavg)["bytes"]["down"] / 1e6
+    assert f"{down:.2f} down\n7.00 once" in page.text
+    assert [row["MB once"] for row in page.table(1)] == [7.0, None]
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -98,6 +98,8 @@ def test_time_to_accuracy(made: Run):
     assert time_to(made, 0.2) == {"round": 2, "modelled_s": 20.0, "bytes": 6000}
     assert time_to(made, 0.21) == {"round": 4, "modelled_s": 40.0, "bytes": 12000}
     assert time_to(made, 0.41) is None
+    later = time_to(made, 0.2, rounds={4})  # where another run was tested in round 4 alone
+    assert later is not None and later["round"] == 4
     curve = trained_curve(made)
     assert [point["clients"] for point in curve] == [3, 6, 6, 6]
     assert [point["mean"] for point in curve] == pytest.approx([0.2, 0.2, 0.25, 0.3])

@@ -1,13 +1,11 @@
 """Whatever is wrong with a config is one sentence with the field's path."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedtailor.cli.listing import STARTERS
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Budget
 from fedtailor.core.validation import parse_override
@@ -63,32 +61,6 @@ def test_a_written_config_reads_back_as_itself(tiny: Tiny, tmp_path: Path, name:
     assert read_config(tmp_path / "config.toml") == config
     table = config_table(config)
     assert table["algorithm"]["weight_decay"] == 0, "every default is written out"
-
-
-@pytest.mark.parametrize("path", sorted(STARTERS.glob("*.toml")), ids=lambda p: p.stem)
-def test_every_starter_is_a_valid_config(path: Path):
-    assert read_config(path).rounds > 0
-
-
-def commands(path: Path) -> list[list[str]]:
-    """Return the overrides of all commands in a starter's first lines: a|b is two commands."""
-    found = []
-    for line in path.read_text().splitlines():
-        if line.startswith("#") and " fedtailor run FILE " in line:
-            words = line.partition(" fedtailor run FILE ")[2].replace("(", "").replace(")", "")
-            each = [[f"{w.partition('=')[0]}={one}" for one in w.partition("=")[2].split("|")]
-                    for w in words.split() if "=" in w]  # fmt: skip
-            found += [list(some) for some in itertools.product(*each)]
-    return found
-
-
-@pytest.mark.parametrize("path", sorted(STARTERS.glob("*.toml")), ids=lambda p: p.stem)
-def test_the_commands_in_a_starter_are_valid(path: Path):
-    there = commands(path)
-    assert there or "budgets" in path.stem or "own" in path.stem
-    for overrides in there:
-        config = read_config(path, dict(parse_override(text) for text in overrides))
-        assert config.algorithm_name and config.space.largest() is not None
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,21 @@ def test_code_that_a_config_names_is_not_run(
     assert "Who got which network?" in page and "evil.py:Class" in page
 
 
+def test_a_run_from_before_times_were_kept_can_be_looked_at(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path, page = tmp_path / "run", tmp_path / "page.html"
+    shutil.copytree(folder / "ditto", path)
+    with_times = looks(capsys, path, page)
+    assert "cost    " in with_times[0] and "What a client's round costs" in with_times[2]
+    Run(path).db.query("DROP TABLE timing")
+    text, found, shown = looks(capsys, path, page)
+    assert found == with_times[1] | {"cost": None}
+    assert "cost    " not in text and "What a client's round costs" not in shown
+    said(capsys, "report", path, folder / "ditto", "--out", page)
+    assert "What a client's round costs" in page.read_text(), "the other run has them"
+
+
 def test_looking_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]):
     def content() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -108,6 +123,10 @@ def test_a_digest_tells_runs_apart_by_states_metrics_and_architectures(
         changed.db.query(change)
         known.add(digest(changed))
     assert len(known) == 7
+    shutil.copytree(folder / "ditto", tmp_path / "slower")
+    slower = Run(tmp_path / "slower")
+    slower.db.query("UPDATE timing SET seconds = 2 * seconds")
+    assert digest(slower) == digest(Run(folder / "ditto")), "nothing timed is in it"
 
 
 def test_what_a_config_does_not_say_is_a_sentence(folder: Path, tmp_path: Path):

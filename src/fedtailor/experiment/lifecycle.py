@@ -24,6 +24,7 @@ from fedtailor.experiment.steps import Execution
 from fedtailor.runs.config import Config, EngineOptions, as_config, read_config
 from fedtailor.runs.create import create_run, default_path
 from fedtailor.runs.folder import CONFIG, Run, tidy
+from fedtailor.runs.needs import check_needs
 from fedtailor.runs.partition_file import check_partition
 
 
@@ -59,6 +60,7 @@ def resume(path: str | Path, progress: RunProgress | None = None) -> Run:
     with started_engine(config.engine) as engine:
         prepared = prepare(config, load_federation(config.data))
         check_partition(folder, prepared.federation)
+        check_needs(folder, prepared.needs)
         folder.note(folder.last_round(), None, "resumed", "")
         prepared = open_engine(engine, prepared, folder)
         return execute(prepared, engine, folder, progress)
@@ -80,7 +82,7 @@ def create(path: Path, prepared: Prepared, start: Path | None) -> Run:
     config = prepared.config
     if start is not None:
         _check_start(prepared, start)
-    folder = create_run(path, config, prepared.clients, prepared.data, start)
+    folder = create_run(path, config, prepared.clients, prepared.data, start, prepared.needs)
     for text in config.warnings():
         folder.note(0, None, "warning", text)
     return folder
@@ -106,12 +108,15 @@ def execute(prepared: Prepared, engine: Engine, folder: Run, progress: RunProgre
     """Do what is left to do of a run."""
     config = prepared.config
     clients = tuple(prepared.clients[i] for i in prepared.participants)
+    once, public = sum(file.bytes for file in prepared.needs.values()), prepared.public
     progress = progress or RunProgress()
     progress.rounds = config.rounds
     progress.started_at = progress.round = max(folder.last_round(), 0)
     with lock_folder(folder.path):
         tidy(folder)
-        do_rounds(Execution(config, prepared.setting, clients, engine, folder, progress))
+        do_rounds(
+            Execution(config, prepared.setting, clients, engine, folder, progress, once, public)
+        )
         tidy(folder)  # what a client that failed may have written
     return folder
 
@@ -121,7 +126,8 @@ def _check_start(prepared: Prepared, start: Path) -> None:
     algorithm = prepared.config.algorithm
     kind, _ = state_types(algorithm)
     found, _ = codec.pack(codec.read(kind, start), copy=False)
-    fresh, _ = codec.pack(algorithm.server_init(Server(prepared.setting, 0, ())), copy=False)
+    server = Server(prepared.setting, 0, (), prepared.public)
+    fresh, _ = codec.pack(algorithm.server_init(server), copy=False)
     for name, tensor in fresh.items():
         if tensor.numel() and (name not in found or found[name].shape != tensor.shape):
             raise UserError(

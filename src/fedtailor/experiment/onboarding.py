@@ -150,7 +150,7 @@ def _refuse(old: Run, before: Config, given: dict[str, Any]) -> None:
 
 def _inherited(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return what of the run's [data] can be meant for other data, too."""
-    dropped, path = {"path", "new_clients"}, given.get("data.path")
+    dropped, path = {"path", "new_clients", "public"}, given.get("data.path")
     if path is None or not Path(str(path)).expanduser().is_dir():
         dropped |= {"size", "color"}
     if given.get("data.split") == "pool":
@@ -194,8 +194,9 @@ def _refuse_trained_images(old: Run, config: Config, prepared: Prepared) -> None
     who = prepared.participants
     first, last = now["bounds"][who.start, 0], now["bounds"][who.stop - 1, 3]
     theirs = [before["rows"][b[0] : b[2]] for b in before["bounds"][:trained]]
+    theirs.append(before.get("public", before["rows"][:0]))
     if np.isin(now["rows"][first:last], np.concatenate(theirs)).any():
         raise UserError(
-            "data: new clients would have images of clients that trained; leave the run's data as "
-            "it is, or give other data with --data"
+            "data: new clients would have images of clients that trained or of the server; leave "
+            "the run's data as it is, or give other data with --data"
         )

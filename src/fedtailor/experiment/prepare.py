@@ -1,14 +1,15 @@
 """What an experiment is made of, before anything is written: setting, clients, data, checks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedtailor.core.compute import device_of
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import ClientInfo, Setting
+from fedtailor.core.types import ClientInfo, Examples, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
 from fedtailor.runs.config import Config, budgets_of
+from fedtailor.runs.needs import NeededFile, needed_files
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Prepared:
     clients: tuple[ClientInfo, ...]  # all that are registered, new ones included
     participants: range  # the ids of those that take part
     data: Federation | None  # None where it is not here, or no longer
+    needs: dict[str, NeededFile] = field(default_factory=dict)  # before a client's first round
+    public: Examples | None = None  # the server's own images
 
     @property
     def federation(self) -> Federation:
@@ -38,8 +41,15 @@ def prepare(config: Config, federation: Federation) -> Prepared:
     setting = setting_of(config, federation)
     _check(setting)
     config.algorithm.check(setting)
+    if config.data.join_val and config.algorithm.needs_val(setting):
+        raise UserError(
+            f"data.join_val: {config.algorithm_name} chooses by validation images, so they cannot "
+            "join the training images; leave it false"
+        )
     device_of(config.engine.device)
-    return Prepared(config, setting, clients_of(federation, config), participants, federation)
+    needs, clients = needed_files(config.algorithm.needs(setting)), clients_of(federation, config)
+    public = federation.public_examples()
+    return Prepared(config, setting, clients, participants, federation, needs, public)
 
 
 def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:

@@ -14,7 +14,8 @@ class RunProgress:
     total: int = 0
     mean: float | None = None  # test accuracy, untuned, at the last evaluation
     worst: float | None = None  # the same over the worst tenth of the clients
-    bytes: int = 0  # both directions, since the start
+    bytes: int = 0  # in all, since the start
     started_at: int = 0  # the round before the first that this process does
     seconds: float = 0.0  # spent on rounds by this process
     rounds_done: int = 0  # by this process
+    unit: str = "round"  # what is counted as rounds: another piece of work counts networks

@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,8 @@ from fedtailor.algorithms._base import state_types
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
-from fedtailor.core.types import NEVER, ClientInfo, Log
+from fedtailor.core.stopwatch import TimedItems
+from fedtailor.core.types import NEVER, ClientInfo, Log, Result, Server, Spent
 from fedtailor.engines._base import Ticket
 from fedtailor.experiment.steps import ClientFailedError, Execution, answers, filed
 from fedtailor.runs import database
@@ -26,12 +28,14 @@ TESTED_AT_ONCE = 64  # messages are made a few at a time: there may be many clie
 def do_rounds(execution: Execution) -> None:
     """Do the rounds that are left, then test what every client would deploy."""
     state, versions = _restore(execution)
+    equipped = database.equipped_clients(execution.run.db)
     rounds, progress = execution.config.rounds, execution.progress
     for round in range(execution.run.last_round() + 1, rounds + 1):
         began = time.monotonic()
         record, progress.round = RoundRecord(round), round
-        state = _train(execution, record, state, versions)
+        state = _train(execution, record, state, versions, equipped)
         versions |= {client: made for client, made, _ in record.versions}
+        equipped |= record.equipped()
         if round == rounds or round % execution.config.eval_every == 0:
             step = "deploy" if round == rounds else "evaluate"
             _test(execution, record, step, state, versions)
@@ -61,10 +65,10 @@ def _restore(execution: Execution) -> tuple[Any, dict[int, int]]:
         _begin(execution)
     execution.progress.bytes = sum(database.bytes_sent(run.db).values())
     # Also a first state is read back: what a resumed run would get is what every run gets.
-    return _committed(execution, run.last_round())
+    return committed(execution, run.last_round())
 
 
-def _committed(execution: Execution, round: int) -> tuple[Any, dict[int, int]]:
+def committed(execution: Execution, round: int) -> tuple[Any, dict[int, int]]:
     """Read the server's state after a round, and of which round each client's private state is."""
     run = execution.run
     kind, _ = state_types(execution.algorithm)
@@ -91,33 +95,69 @@ def _begin(execution: Execution) -> None:
     execution.run.commit(record, state)
 
 
-def _train(execution: Execution, record: RoundRecord, state: Any, versions: dict[int, int]) -> Any:
+def _train(
+    execution: Execution,
+    record: RoundRecord,
+    state: Any,
+    versions: dict[int, int],
+    equipped: set[int],
+) -> Any:
     """Do one round of training; return the server's new state."""
     algorithm, server = execution.algorithm, execution.server(record.round)
     seed, size = execution.setting.seed, execution.config.cohort
     cohort = {info.id: info for info in draw_cohort(execution.clients, size, seed, record.round)}
+    began = time.thread_time()
     messages = algorithm.configure(server, state, list(cohort.values()))
+    record.spent(None, Spent("configure", time.thread_time() - began))
     tickets = [
         Ticket("train", client, record.round, versions.get(client, NEVER))
         for client in cohort
         if client in messages
     ]
     for ticket in tickets:
-        sent = messages[ticket.client].nbytes
-        record.message(ticket.client, "down", sent)
-        execution.progress.bytes += sent
+        record.message(ticket.client, "down", messages[ticket.client].nbytes)
+        if execution.bytes_once and ticket.client not in equipped:
+            record.message(ticket.client, "once", execution.bytes_once)
+    execution.progress.bytes += sum(nbytes for *_, nbytes in record.messages)
     results = (  # a reply is let go of as soon as it is merged
-        filed(execution, record, cohort[ticket.client], messages[ticket.client], done)
+        filed(execution, record, server, cohort[ticket.client], messages[ticket.client], done)
         for ticket, done in answers(execution, algorithm.doing, tickets, messages)
     )
     first = next(results, None)
     if first is None:  # nobody answered: nothing to take in
         return state
-    state = algorithm.aggregate(server, state, itertools.chain([first], results))
+    state = _aggregate(execution, record, server, state, itertools.chain([first], results))
     for _ in results:  # an algorithm need not look at all: they are filed all the same
         pass
+    record.modelled_s += _server_seconds(execution, record, server)
     for client, metrics in algorithm.observe(server, state).items():
         record.log(client, Log(metrics))
+    return state
+
+
+def _server_seconds(execution: Execution, record: RoundRecord, server: Server) -> float:
+    """Return the server's part of a round's time, by the run's clock."""
+    if execution.config.clock == "modelled":
+        return server.meter.macs / execution.config.budget.server_speed
+    return sum(seconds for _, client, _, seconds, _ in record.timings if client is None)
+
+
+def _aggregate(
+    execution: Execution,
+    record: RoundRecord,
+    server: Server,
+    state: Any,
+    results: Iterable[Result],
+) -> Any:
+    """Let the server take the results in, and file what that cost it; return its new state.
+
+    Without workers clients do their steps while it waits for them, in this very thread: what it
+    takes to get a result is not the server's cost.
+    """
+    arriving, began = TimedItems(results), time.thread_time()
+    state = execution.algorithm.aggregate(server, state, arriving)
+    seconds = time.thread_time() - began - arriving.seconds
+    record.spent(None, Spent("aggregate", seconds))
     return state
 
 
@@ -130,7 +170,7 @@ def _test(
 ) -> None:
     """Test what every client would deploy after this round, also of those never sampled."""
     clients, progress, round = execution.clients, execution.progress, record.round
-    server, models = execution.server(round), dict[str, None]()
+    server, models = execution.server(round), list[str]()
     doing = "testing" if round == progress.round else f"testing round {round}"
     for start in range(0, len(clients), TESTED_AT_ONCE):
         some = clients[start : start + TESTED_AT_ONCE]
@@ -138,8 +178,9 @@ def _test(
         tickets = [Ticket(step, i.id, round, versions.get(i.id, NEVER)) for i in some]
         for ticket, done in answers(execution, doing, tickets, messages):
             record.log(ticket.client, done.reply.log)
-            models |= dict.fromkeys(metric.model for metric in done.reply.log.metrics)
-    record.event(None, "models", json.dumps(list(models)))
+            own = list(dict.fromkeys(metric.model for metric in done.reply.log.metrics))
+            models = max(models, own, key=len)  # a client may lack one that others have
+    record.event(None, "models", json.dumps(models))
     val, test = record.accuracies("val"), record.accuracies("test")
     if not test:
         raise ClientFailedError(f"no client could be tested in round {round}")
@@ -160,10 +201,11 @@ def _inspect(execution: Execution, record: RoundRecord, state: Any) -> None:
 def _test_selected(execution: Execution) -> None:
     """Test all models of the round that validation chose, if it is not the last one."""
     began, last = time.monotonic(), execution.config.rounds
-    best = database.best_round(execution.run.db)
+    best = database.selected_round(execution.run.db)
     record = RoundRecord(last if best is None else best)
     if record.round != last:
-        _test(execution, record, "deploy", *_committed(execution, record.round))
-    record.event(None, "finished", f"validation chose round {record.round}")
+        _test(execution, record, "deploy", *committed(execution, record.round))
+    chosen = "no round" if best is None else f"round {best}"
+    record.event(None, "finished", f"validation chose {chosen}")
     record.wall_s = time.monotonic() - began
     execution.run.append(record)

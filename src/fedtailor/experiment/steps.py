@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtailor.algorithms._base import Algorithm
 from fedtailor.algorithms._replies import Forms, ReplyError, check_reply
-from fedtailor.core.types import ClientInfo, Failure, Message, Result, Server, Setting
+from fedtailor.core.types import ClientInfo, Examples, Failure, Message, Result, Server, Setting
 from fedtailor.engines._base import Done, Engine, Ticket
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.networks import cost
@@ -32,6 +32,8 @@ class Execution:
     engine: Engine
     run: Run
     progress: RunProgress
+    bytes_once: int = 0  # of the files that a client must have before its first round
+    public: Examples | None = None  # the server's own images
 
     @property
     def algorithm(self) -> Algorithm[Any, Any]:
@@ -40,13 +42,24 @@ class Execution:
 
     def server(self, round: int) -> Server:
         """Return what the server's side may look at in a round."""
-        return Server(self.setting, round, self.clients)
+        return Server(self.setting, round, self.clients, self.public)
 
 
 def answers(
     execution: Execution, doing: str, tickets: list[Ticket], messages: dict[int, Message]
 ) -> Iterator[tuple[Ticket, Done]]:
     """Have steps done; yield those that succeeded in the order of the tickets, as they arrive."""
+    for ticket, outcome in outcomes(execution, doing, tickets, messages):
+        if isinstance(outcome, Failure):
+            _note_failure(execution, ticket, outcome)
+        else:
+            yield ticket, outcome
+
+
+def outcomes(
+    execution: Execution, doing: str, tickets: list[Ticket], messages: dict[int, Message]
+) -> Iterator[tuple[Ticket, Done | Failure]]:
+    """Have steps done; yield what became of them in the order of the tickets, as it arrives."""
     progress = execution.progress
     progress.doing, progress.done, progress.total = doing, 0, len(tickets)
     for ticket in tickets:
@@ -55,20 +68,17 @@ def answers(
     for ticket, outcome in _in_order(execution.engine, tickets, progress):
         # The one place where replies arrive: nothing is filed or merged that was not checked.
         allowed = forms if ticket.step == "train" else NOTHING
-        arrived = _checked(allowed, messages[ticket.client], outcome)
-        if isinstance(arrived, Failure):
-            _note_failure(execution, ticket, arrived)
-        else:
-            yield ticket, arrived
+        yield ticket, _checked(allowed, messages[ticket.client], outcome)
 
 
 def _checked(forms: Forms, sent: Message, outcome: Done | Failure) -> Done | Failure:
     """Turn a reply that is not what was declared into a failure, whatever the engine."""
     if isinstance(outcome, Failure):
         return outcome
-    spent = (outcome.macs, outcome.seconds)  # the clock's, and of some methods the reward's
-    if not all(math.isfinite(value) and value >= 0 for value in spent):
-        return Failure(f"it cannot have spent {spent[0]} multiply-adds in {spent[1]} seconds")
+    times = [(part.macs, part.seconds) for part in outcome.reply.log.times]
+    for spent in ((outcome.macs, outcome.seconds), *times):  # of the first depend some rewards
+        if not all(math.isfinite(value) and value >= 0 for value in spent):
+            return Failure(f"it cannot have spent {spent[0]} multiply-adds in {spent[1]} seconds")
     try:
         check_reply(forms, sent, outcome.reply.message)
     except ReplyError as error:
@@ -77,9 +87,19 @@ def _checked(forms: Forms, sent: Message, outcome: Done | Failure) -> Done | Fai
 
 
 def filed(
-    execution: Execution, record: RoundRecord, info: ClientInfo, sent: Message, done: Done
+    execution: Execution,
+    record: RoundRecord,
+    server: Server,
+    info: ClientInfo,
+    sent: Message,
+    done: Done,
 ) -> Result:
-    """File a client's step of training; return what the server learns of it."""
+    """File a client's step of training; return what the server learns of it.
+
+    The server is charged a multiply-add for each number that it sends or takes in.
+    """
+    for message in (sent, done.reply.message):
+        server.meter.macs += sum(tensor.numel() for tensor in message.tensors.values())
     down, up = sent.nbytes, done.reply.message.nbytes
     seconds = done.seconds
     if execution.config.clock == "modelled":

@@ -12,6 +12,7 @@ import torch
 import fedtailor
 from fedtailor.core.compute import Device, device_of
 from fedtailor.core.errors import UserError, nearest
+from fedtailor.core.files import sha256_of
 from fedtailor.core.registry import find, names
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace, Task
@@ -20,11 +21,18 @@ from fedtailor.core.validation import flatten, override, validate
 from fedtailor.data.federation import load_federation
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
-from fedtailor.pretrain.pipeline import OnStage, Subject, pretrain
+from fedtailor.pretrain.pipeline import OnStage, Subject, pretrain, pretrain_supernet
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
 from fedtailor.runs.config import make_space
-from fedtailor.search.diffusion.encoder import Encoder, cached_features, load_encoder
-from fedtailor.search.diffusion.generator import Generator, Sampling, load, save, shipped
+from fedtailor.search.diffusion.encoder import cached_features, load_encoder
+from fedtailor.search.diffusion.generator import (
+    Generator,
+    Sampling,
+    encoder_of,
+    load,
+    save,
+    shipped,
+)
 from fedtailor.search.diffusion.tokens import project, raw_valid
 
 
@@ -34,24 +42,50 @@ class PretrainRequest:
 
     space: str
     data: str
-    out: Path
+    out: Path | None = None  # the generator's file; none: the supernet alone is made
     preset: str | None = None  # none: cpu where the space has it
     recipe: str = "default"
     weights: Path | None = None
     encoder: Path | None = None
     workers: int = 2
     device: Device = "auto"
+    supernet: Path | None = None  # the supernet's file, where it is wanted
+
+    @property
+    def file(self) -> Path:
+        """The file that is made last, beside which the work is kept."""
+        file = self.out or self.supernet
+        if file is None:
+            raise UserError(
+                "out: name the generator's file by --out, its supernet's by --supernet, or both"
+            )
+        return file
 
 
 def make(
     request: PretrainRequest, overrides: dict[str, Any], progress: OnStage | None = None
-) -> Generator:
-    """Make a generator and write its file; what the stages leave is in a folder beside it."""
-    space, preset = _space(request.space, request.preset)
-    if request.out.is_dir():
-        raise UserError(f"out: {request.out} is a folder; give the name of a file")
-    if request.workers < 1:
-        raise UserError(f"workers: must be at least 1, not {request.workers}")
+) -> Generator | None:
+    """Make a generator, its supernet or both, and write their files; return the generator.
+
+    What the stages leave is in a folder beside the file.
+    """
+    subject = _subject(request, overrides)
+    device = device_of(request.device, "device")
+    subject.encoder.network.to(device)
+    folder, how = work_folder(request.file), (request.weights, request.workers, progress, device)
+    if request.out is None:
+        pretrain_supernet(subject, folder, request.file, *how)
+        return None
+    made = pretrain(subject, folder, *how, request.supernet)
+    made = dataclasses.replace(made, about=_card(request, overrides) | made.about)
+    save(made, request.out)
+    return made
+
+
+def _subject(request: PretrainRequest, overrides: dict[str, Any]) -> Subject:
+    """Read what a generator is to be made for and from; refuse what cannot be meant."""
+    space, _ = _space(request.space, request.preset)
+    _check_request(request)
     how, source = (
         recipe(request.recipe, request.space, overrides),
         load_source(data_options(request.data)),
@@ -61,31 +95,44 @@ def make(
     examples = Examples(images, labels, index, source.mean, source.std)
     channels, height, width = images.shape[1:]
     task = Task((channels, height, width), len(source.classes))
-    subject = Subject(space.at(task), task, examples, load_encoder(request.encoder), how)
-    device = device_of(request.device, "device")
-    subject.encoder.network.to(device)
-    folder = work_folder(request.out)
-    made = pretrain(subject, folder, request.weights, request.workers, progress, device)
-    card = _card(dataclasses.replace(request, preset=preset), overrides)
-    made = dataclasses.replace(made, about=card | made.about)
-    save(made, request.out)
-    return made
+    return Subject(space.at(task), task, examples, load_encoder(request.encoder), how)
 
 
-def next_command(request: PretrainRequest) -> str:
-    """Return what draws from the generator that a request asks for."""
-    words = ["fedtailor", "generate", "--space", request.space, "--generator", str(request.out)]
-    words += ["--preset", request.preset] if request.preset else []
-    # the encoder matters only for data
-    words += ["--data", request.data, "--encoder", str(request.encoder)] if request.encoder else []
-    return shlex.join(words)
+def _check_request(request: PretrainRequest) -> None:
+    for name, file in (("out", request.out), ("supernet", request.supernet)):
+        if file is not None and file.is_dir():
+            raise UserError(f"{name}: {file} is a folder; give the name of a file")
+    if request.out is not None and request.out == request.supernet:
+        raise UserError(f"supernet: {request.supernet} is the generator's file; give another name")
+    if request.out is None and request.encoder is not None:
+        raise UserError("encoder: is about the generator; give --out as well")
+    if request.workers < 1:
+        raise UserError(f"workers: must be at least 1, not {request.workers}")
+
+
+def next_lines(request: PretrainRequest) -> list[str]:
+    """Say what was written, and what uses it."""
+    lines = []
+    if request.supernet is not None:
+        preset = _space(request.space, request.preset)[1]
+        words = [f"name={request.space}", f"preset={preset}", f"init={request.supernet}"]
+        start = ["fedtailor", "run", "CONFIG", *(f"space.{word}" for word in words)]
+        lines.append(f"wrote {request.supernet}; next: {shlex.join(start)}")
+    if request.out is not None:
+        words = ["--space", request.space, "--generator", str(request.out)]
+        words += ["--preset", request.preset] if request.preset else []
+        if request.encoder:  # it matters only for data
+            words += ["--data", request.data, "--encoder", str(request.encoder)]
+        lines.append(f"wrote {request.out}; next: {shlex.join(['fedtailor', 'generate', *words])}")
+    return lines
 
 
 def _card(request: PretrainRequest, overrides: dict[str, Any]) -> dict[str, Json]:
     """Say what a generator was asked to be."""
-    asked = dataclasses.asdict(request)
+    preset = _space(request.space, request.preset)[1]
+    asked = dataclasses.asdict(dataclasses.replace(request, preset=preset))
     asked |= {name: value.name for name, value in asked.items() if isinstance(value, Path)}
-    for name in ("out", "workers", "device", "encoder"):  # the encoder is known by its digest
+    for name in ("out", "supernet", "workers", "device", "encoder"):  # known by its digest
         asked.pop(name)
     return asked | {"overrides": flatten(overrides), "version": fedtailor.__version__}
 
@@ -149,6 +196,11 @@ def card_lines(about: dict[str, Any]) -> list[str]:
         )
         lines.append(f"{stage:12} {', '.join(shown)}")
     return lines
+
+
+def supernet_card(file: Path) -> dict[str, Json]:
+    """Say by what a supernet's file is known."""
+    return {"supernet": str(file), "sha256": sha256_of(file), "bytes": file.stat().st_size}
 
 
 @dataclass(frozen=True)
@@ -258,18 +310,6 @@ def _refuse_idle(request: GenerateRequest, data: dict[str, Any]) -> None:
     named = [*data, *(name for name, value in options.items() if value)]
     if named:
         raise UserError(f"{named[0]}: is about data; give --data as well")
-
-
-def encoder_of(generator: Generator, file: Path | None = None) -> Encoder:
-    """Return the encoder that a generator was made with: features of others say nothing to it."""
-    encoder = load_encoder(file)
-    fits = encoder.size == generator.predictor.feature_size
-    if not fits or generator.about.get("encoder", encoder.digest) != encoder.digest:
-        raise UserError(
-            "encoder: the generator was made with another one; give the weights of that, or make a "
-            "generator with `fedtailor pretrain --encoder`"
-        )
-    return encoder
 
 
 def _examples(data: str, client: int, overrides: dict[str, Any]) -> tuple[Examples, Task]:

@@ -8,7 +8,8 @@ place of the one data set, and a predictor that ranks within a task.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -36,6 +37,7 @@ from fedtailor.pretrain.predictor_training import Lessons
 from fedtailor.pretrain.resumable import OnProgress
 from fedtailor.pretrain.settings import DEFAULT, Pretraining
 from fedtailor.pretrain.sub_tasks import SubTask, divided, draw_tasks, hold_out
+from fedtailor.pretrain.supernet_file import write_supernet
 from fedtailor.pretrain.supernet_training import train_supernet
 from fedtailor.search import genes
 from fedtailor.search.diffusion.encoder import Encoder, Features, encoded
@@ -92,6 +94,7 @@ def pretrain(
     workers: int = 1,
     progress: OnStage | None = None,
     device: str = "cpu",
+    supernet: Path | None = None,
 ) -> Generator:
     """Make a generator, or go on where a folder ends; what it is worth is in its `about`.
 
@@ -102,27 +105,56 @@ def pretrain(
         workers: processes that share the supernet's work.
         progress: told the stage and how far it is.
         device: where networks are trained; another one gives other bytes.
+        supernet: where the first stage's supernet is written to, as `space.init` takes it.
     """
+    with one_thread():  # another number of threads gives other bytes
+        work = _workspace(subject, folder, workers, progress, device)
+        tasks = _tasks(work)  # all that can be checked is, before what takes long
+        _check(subject)
+        with _first_stage(work, weights, supernet) as store:
+            return _later_stages(work, tasks, store)
+
+
+def pretrain_supernet(
+    subject: Subject,
+    folder: Path,
+    supernet: Path,
+    weights: Path | None = None,
+    workers: int = 1,
+    progress: OnStage | None = None,
+    device: str = "cpu",
+) -> None:
+    """Do the first stage of `pretrain` alone, which goes on from the same folder."""
+    with one_thread():
+        work = _workspace(subject, folder, workers, progress, device)
+        with _first_stage(work, weights, supernet):
+            pass
+
+
+def _workspace(
+    subject: Subject, folder: Path, workers: int, progress: OnStage | None, device: str
+) -> _Workspace:
     how = subject.how
     parts = hold_out(subject.examples, how.images, numpy_rng_for(how.seed, "held out"))
     told = progress or (lambda stage, done, of: None)
-    with one_thread():  # another number of threads gives other bytes
-        return _make(_Workspace(subject, *parts, folder, workers, device, told), weights)
+    return _Workspace(subject, *parts, folder, workers, device, told)
 
 
-def _make(work: _Workspace, weights: Path | None) -> Generator:
-    """Check all that can be checked before what takes long, and go through the stages alone."""
-    tasks = _tasks(work)
-    _check(work.subject)
+@contextmanager
+def _first_stage(work: _Workspace, weights: Path | None, supernet: Path | None) -> Iterator[Store]:
+    """Yield the supernet, trained or given, while no other process may work in the folder."""
     given = None if weights is None else _read_supernet(work.subject, weights, work.device)
     work.folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(work.folder):
-        return _stages(work, tasks, given)
+        store = _supernet(work) if given is None else given
+        if supernet is not None:
+            seed, follow = work.subject.how.seed, work.on_progress("statistics")
+            write_supernet(supernet, store, work.learned, seed, follow)
+        yield store
 
 
-def _stages(work: _Workspace, tasks: tuple[SubTask, ...], given: Store | None) -> Generator:
+def _later_stages(work: _Workspace, tasks: tuple[SubTask, ...], store: Store) -> Generator:
     subject, how = work.subject, work.subject.how
-    store = _supernet(work) if given is None else given
     table = _table(work, store, _distinct_archs(work, how.archs, "architectures"), tasks, "table")
     score = _score(work)
     features = _features(work, tasks)

@@ -61,10 +61,10 @@ def baseline(runs: Sequence[Run]) -> int | None:
     return None
 
 
-def accuracies(run: Run, model: str | None = None) -> dict[int, float]:
+def accuracies(run: Run, model: str | None = None, score: str = "accuracy") -> dict[int, float]:
     """Return each client's last test accuracy, of the model it would deploy or of another."""
     round = evaluated_round(run)
-    found = spread(run, round, model or headline(run, round))
+    found = spread(run, round, model or headline(run, round), score)
     return {int(client): value for client, value in found["per_client"].items()} if found else {}
 
 
@@ -110,6 +110,11 @@ def label_counts(run: Run) -> Labels | None:
 def shifts(run: Run) -> list[str]:
     """Return how each client's images differ, or nothing where they do not or none are here."""
     return [str(shift) for shift in _partition(run).get("shifts", ())]
+
+
+def unseen_tests(run: Run) -> NDArray[np.int64] | None:
+    """Return by client and class how many test images are of no class that it trains on."""
+    return _partition(run).get("unseen")
 
 
 def same_clients(runs: Sequence[Run]) -> bool:

@@ -9,7 +9,7 @@ from scipy.special import rel_entr
 from scipy.stats import rankdata
 
 from fedtailor.report.facts import label_counts
-from fedtailor.runs import database
+from fedtailor.report.search_facts import what_is_known
 from fedtailor.runs.folder import Run
 
 Floats = NDArray[np.float64]
@@ -31,8 +31,8 @@ class Likeness:
 
 
 def likeness(run: Run, distance: Distance | None = None) -> Likeness | None:
-    """Compare the clients that have a policy of their own; None if they are too few."""
-    counts, found = label_counts(run), database.search(run.db).get("clients", {})
+    """Compare the clients that have a policy or an archive of their own; None if too few have."""
+    counts, found = label_counts(run), what_is_known(run).get("clients", {})
     clients = [int(client) for client in found][:MOST]
     if counts is None or len(clients) < FEWEST or max(clients) >= len(counts.counts):
         return None

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import UserError
+from fedtailor.report.cost_table import cost_table
 from fedtailor.report.facts import same_clients, short, titles
 from fedtailor.report.tables import Summary, client_table, run_table
 from fedtailor.report.wording import percent
 from fedtailor.runs import database
 from fedtailor.runs.folder import CONFIG, Run
 from fedtailor.runs.summary import summarise
-from fedtailor.runs.time_to_accuracy import reached
+from fedtailor.runs.time_to_accuracy import common_rounds, reached
 
 MAX_EVENTS = 100  # of a run
 
@@ -32,8 +33,10 @@ def write_report(
     runs = list({run.path.resolve(): run for run in runs}.values())
     summaries, names = [summarise(run) for run in runs], titles(runs)
     if reach is not None:
+        grid = common_rounds(runs)
         summaries = [
-            one | {"reach": reached(run, reach)} for one, run in zip(summaries, runs, strict=True)
+            one | {"reach": reached(run, reach, grid)}
+            for one, run in zip(summaries, runs, strict=True)
         ]
     columns, rows = run_table(summaries)
     page = _render(
@@ -44,6 +47,7 @@ def write_report(
         goal=next((name for name in columns if name.startswith("time to")), ""),
         headline=list(zip(names, rows, strict=True)),
         pictures=_pictures(runs, figures),
+        costs=cost_table(summaries, names),
         clients=client_table(runs),
         runs=[_details(*each) for each in zip(runs, summaries, names, strict=True)],
     )
@@ -91,8 +95,11 @@ def _write_picture(path: Path, svg: str) -> None:
 
 
 def _title(summaries: list[Summary], names: list[str]) -> str:
-    data = dict.fromkeys(short(str(summary["data"])) for summary in summaries)
-    return f"{', '.join(names)} on {', '.join(data)}"
+    data, spaces = (
+        ", ".join(dict.fromkeys(short(str(summary[key])) for summary in summaries))
+        for key in ("data", "space")
+    )
+    return f"{', '.join(names)} on {data} with {spaces}"
 
 
 def _answer(summaries: list[Summary], names: list[str]) -> str:

@@ -1,14 +1,17 @@
 """The numbers behind the pictures of a search; scripts may use them, too."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr
 
 from fedtailor.runs import database
+from fedtailor.runs.archives import archives
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import evaluated_round
 
@@ -21,7 +24,7 @@ class Search:
 
     place: int
     run: Run
-    found: dict[str, Any]  # what `Algorithm.inspect` says
+    found: dict[str, Any]  # what `what_is_known` says
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,37 @@ class Memory:
 
 def searches(runs: Sequence[Run]) -> list[Search]:
     """Return the runs that search."""
-    found = [Search(place, run, database.search(run.db)) for place, run in enumerate(runs)]
+    found = [Search(place, run, what_is_known(run)) for place, run in enumerate(runs)]
     return [one for one in found if one.found.get("choices")]
+
+
+def what_is_known(run: Run) -> dict[str, Any]:
+    """Return what `Algorithm.inspect` says; of clients that search for themselves, their archives.
+
+    An archive stands for a policy: the shares of its members are the probabilities of options.
+    """
+    found = database.search(run.db)
+    if "clients" in found or not found.get("choices"):
+        return found
+    own = {
+        client: _leaning(found["choices"], one["archive"]) for client, one in archives(run).items()
+    }
+    return found | {"clients": own}
+
+
+def _leaning(choices: list[dict[str, Any]], archs: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return of each choice the shares of its options among architectures, and their entropy."""
+    shares, entropy = {}, {}
+    for choice, genes in zip(choices, zip(*archs, strict=True), strict=True):
+        taken, options = Counter(genes), range(len(choice["options"]))
+        shares[choice["name"]] = [taken[option] / len(archs) for option in options]
+        entropy[choice["name"]] = _entropy(shares[choice["name"]])
+    return {"probabilities": shares, "entropy": entropy}
+
+
+def _entropy(shares: Sequence[float]) -> float:
+    """Return how undecided shares are: 0 one has all, 1 all are equal."""
+    return float(entr(shares).sum() / np.log(max(len(shares), 2)))
 
 
 def deployed(run: Run) -> Deployed | None:
@@ -75,9 +107,27 @@ def deployed(run: Run) -> Deployed | None:
 def over_rounds(run: Run, name: str) -> Band:
     """Follow a number that the server has of the clients that took part in a round.
 
-    Every client seen so far counts with its latest value: single rounds are noise.
+    Where it has no entropy of policies, it is that of the clients' archives. Every client seen so
+    far counts with its latest value: single rounds are noise.
     """
     rows = database.over_rounds(run.db, "server", "", name)
+    if name == "entropy" and not rows:
+        rows = _archive_entropies(run)
+    return _band(rows)
+
+
+def _archive_entropies(run: Run) -> list[tuple[int, int, float]]:
+    """Return round, client and the mean entropy over choices of what the client's archive has."""
+    choices = database.search(run.db).get("choices", [])
+    rows = database.architectures(run.db, "archive") if choices else []
+    found = []
+    for (round, client), some in groupby(rows, key=lambda row: (row.round, row.client)):
+        entropies = _leaning(choices, [row.genes for row in some])["entropy"].values()
+        found.append((round, client, float(np.mean(list(entropies)))))
+    return found
+
+
+def _band(rows: Iterable[tuple[int, int, float]]) -> Band:
     latest: dict[int, float] = {}
     found = Band([], [], [], [])
     for round, some in groupby(rows, key=lambda row: row[0]):

@@ -26,7 +26,7 @@ class Cell:
 
     text: str
     value: float | None = None
-    small: str = ""  # what goes below it
+    small: str = ""  # what goes below it, in lines
     mark: str = ""  # best or loss
 
 
@@ -83,10 +83,15 @@ def _one_run(run: Run) -> dict[str, ByClient]:
         accuracies(run, "untuned"),
         accuracies(run),
     )
+    apart = {
+        f"{labels} labels": _percents(values)
+        for labels in ("seen", "unseen")
+        if (values := accuracies(run, score=f"{labels}_accuracy"))
+    }
     if label == "untuned":
-        return {"test accuracy": _percents(tuned)}
+        return {"test accuracy": _percents(tuned)} | apart
     gain = {c: _points(tuned[c] - untuned[c]) for c in tuned.keys() & untuned.keys()}
-    return {"untuned": _percents(untuned), label: _percents(tuned), "gain": gain}
+    return {"untuned": _percents(untuned), label: _percents(tuned), "gain": gain} | apart
 
 
 def _each_run(runs: Sequence[Run]) -> dict[str, ByClient]:
@@ -155,8 +160,9 @@ def _at(*keys: str) -> Column:
 
 
 def _megabytes(summary: Summary) -> Cell:
-    up, down = summary["bytes"]["up"], summary["bytes"]["down"]
-    return Cell(f"{up / 1e6:,.2f}", up, f"{down / 1e6:,.2f} down")
+    sent = summary["bytes"]
+    others = (f"{sent[way] / 1e6:,.2f} {way}" for way in ("down", "once") if way in sent)
+    return Cell(f"{sent['up'] / 1e6:,.2f}", sent["up"], "\n".join(others))
 
 
 def _rounds(summary: Summary) -> Cell:
@@ -175,6 +181,8 @@ COLUMNS: tuple[tuple[str, Column], ...] = (
     ("untuned", _at("untuned", "mean")),
     ("trained", _trained),
     ("val-selected", _selected),
+    ("seen labels", _at("seen_labels", "mean")),
+    ("unseen labels", _at("unseen_labels", "mean")),
     ("balanced accuracy", _at("other_scores", "balanced_accuracy", "mean")),
     ("macro-F1", _at("other_scores", "macro_f1", "mean")),
     ("MB up, down", _megabytes),
@@ -187,8 +195,16 @@ COLUMNS: tuple[tuple[str, Column], ...] = (
 
 def _columns(summaries: Sequence[Summary]) -> list[tuple[str, Column]]:
     """Return the columns, those that only some runs have where they say something."""
-    trained = any(summary["trained"] for summary in summaries)
-    found = [column for column in COLUMNS if trained or column[0] != "trained"]
+    trained, several = any(summary["trained"] for summary in summaries), len(summaries) > 1
+    apart = any(summary["unseen_labels"] for summary in summaries)
+    one_space = several and len({summary["space"] for summary in summaries}) == 1
+    silent = {
+        *(() if trained else ("trained",)),
+        *(() if apart else ("seen labels", "unseen labels")),
+        *(("space",) if one_space else ()),  # the title has it
+        *(("failures",) if several and not any(s["failures"] for s in summaries) else ()),
+    }
+    found = [column for column in COLUMNS if column[0] not in silent]
     if "reach" in summaries[0]:
         goal = f"time to {percent(summaries[0]['reach']['accuracy'])}".replace(" %", "\xa0%")
         times = [(goal, _reached("untuned")), (f"{goal}, trained", _reached("trained"))]

@@ -15,6 +15,12 @@ def mean_and_spread(spread: dict[str, Any] | None) -> str:
     return f"{percent(spread['mean'])} ± {100 * spread['std']:.1f}"
 
 
+def plus_minus(spread: dict[str, float], unit: float = 1.0, digits: int = 3) -> str:
+    """Write a mean and its standard deviation in a unit."""
+    mean, std = (spread[key] / unit for key in ("mean", "std"))
+    return f"{mean:,.{digits}f} ± {std:,.{digits}f}"
+
+
 def duration(seconds: float) -> str:
     """Write a time with two of its units at most."""
     if seconds < 60:

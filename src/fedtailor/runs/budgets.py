@@ -47,6 +47,7 @@ class BudgetOptions:
     memory_mb: Values | Share | None = None  # memory for training; none: no limit
     speed: Values = 1e10  # multiply-adds per second
     mbps: Values = 100.0  # megabits per second, up and down alike
+    server_speed: Above = 1e11  # multiply-adds per second of the server, one for all
 
 
 def deal_budgets(

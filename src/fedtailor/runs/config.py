@@ -83,7 +83,29 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Confi
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
-    return make_config(override(table, overrides or {}))
+    return make_config(_overridden(table, overrides or {}))
+
+
+def _overridden(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace values of a table by dotted keys.
+
+    An algorithm that replaces the table's takes over the fields that it has too: those of the other
+    alone mean nothing to it, as in `fedtailor run FILE algorithm.name=fedavg`.
+    """
+    other, fields = overrides.get("algorithm.name"), table.get("algorithm")
+    if isinstance(other, str) and isinstance(fields, dict):
+        before = fields.get("name", "fedavg")
+        old, new = (_field_names("algorithm", name) for name in (before, other))
+        kept = {key: value for key, value in fields.items() if key in new or key not in old}
+        table = table | {"algorithm": kept}
+    return override(table, overrides)
+
+
+def _field_names(kind: str, name: Any) -> set[str]:
+    """Return the fields of what is known by a name; of what is not text, none."""
+    if not isinstance(name, str):
+        return set()
+    return {f.name for f in dataclasses.fields(registry.find(kind, registry.absolute(name)))}
 
 
 def make_config(table: dict[str, Any]) -> Config:
@@ -228,4 +250,4 @@ def as_config(
         if flat:
             raise UserError("overrides: give them with a file or a table, not with a Config")
         return config
-    return make_config(override(dict(config), flat))
+    return make_config(_overridden(dict(config), flat))

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,9 @@ from fedtailor.core.types import ClientInfo
 from fedtailor.data.federation import Federation
 from fedtailor.runs import database
 from fedtailor.runs.config import Config, write_config
-from fedtailor.runs.environment import environment
+from fedtailor.runs.environment import ENVIRONMENT, environment
 from fedtailor.runs.folder import CONFIG, START, Run
+from fedtailor.runs.needs import NeededFile
 from fedtailor.runs.partition_file import image_format, ownership
 
 
@@ -32,6 +33,7 @@ def create_run(
     clients: Sequence[ClientInfo],
     federation: Federation | None,
     start: Path | None = None,
+    needs: Mapping[str, NeededFile] = {},
 ) -> Run:
     """Make a new run folder; it counts from the moment its database is there.
 
@@ -41,16 +43,19 @@ def create_run(
         clients: all of them, new ones included.
         federation: their data, where it is here.
         start: the server's first state, which is copied: the folder needs nothing outside it.
+        needs: the files that clients must have, by the config keys that name them.
     """
     _refuse_used(path)
     (path / "state").mkdir(parents=True, exist_ok=True)
     with lock_folder(path):
         _refuse_used(path)  # once more: another process may have been faster
         write_config(config, path / CONFIG)
-        (path / "environment.json").write_text(json.dumps(environment(config), indent=1) + "\n")
+        about = environment(config, {key: file.about() for key, file in needs.items()})
+        (path / ENVIRONMENT).write_text(json.dumps(about, indent=1) + "\n")
         if federation is not None:
-            about = ownership(federation) | image_format(federation)
-            np.savez_compressed(path / "partition.npz", allow_pickle=False, **about)
+            images = ownership(federation) | image_format(federation)
+            images["unseen"] = federation.unseen_tests()
+            np.savez_compressed(path / "partition.npz", allow_pickle=False, **images)
         begins = None
         if start is not None:
             copy_file(start, path / START)
@@ -66,7 +71,7 @@ def _refuse_used(path: Path) -> None:
             f"{path}: there is a run already; `fedtailor resume {path}` goes on with it, "
             "and --out takes another folder"
         )
-    ours = {"state", "lock", CONFIG, "environment.json", "partition.npz", START}
+    ours = {"state", "lock", CONFIG, ENVIRONMENT, "partition.npz", START}
     with contextlib.suppress(FileNotFoundError):
         there = {p.name for p in path.iterdir() if not p.name.startswith("run.db.")}
         if there - ours:

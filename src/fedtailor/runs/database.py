@@ -1,4 +1,4 @@
-"""run.db: its tables, and every question and every statement that is put to it.
+"""run.db: every question and every statement that is put to it.
 
 A round is one transaction. Nothing here knows of files or folders.
 """
@@ -13,31 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import NEVER, Budget, ClientInfo, Json
+from fedtailor.core.types import NEVER, Budget, ClientInfo, Json, Spent
 from fedtailor.runs.record import RoundRecord
-
-SCHEMA = """
-CREATE TABLE device(client INTEGER PRIMARY KEY, memory_mb REAL, speed REAL, mbps REAL);
-CREATE TABLE metric(round INTEGER, client INTEGER, split TEXT, model TEXT, name TEXT, value REAL,
-    PRIMARY KEY (round, client, split, model, name)) WITHOUT ROWID;
-CREATE TABLE architecture(round INTEGER, client INTEGER, role TEXT, arch TEXT, score REAL,
-    cost TEXT, idle TEXT);
-CREATE TABLE message(round INTEGER, client INTEGER, direction TEXT, bytes INTEGER);
-CREATE TABLE event(round INTEGER, client INTEGER, kind TEXT, text TEXT, at REAL);
-CREATE TABLE search(round INTEGER PRIMARY KEY, found TEXT);
-CREATE TABLE state(round INTEGER PRIMARY KEY, server TEXT, digest TEXT, val REAL, wall_s REAL,
-    modelled_s REAL);
-CREATE TABLE version(client INTEGER, round INTEGER, digest TEXT,
-    PRIMARY KEY (client, round)) WITHOUT ROWID;
-"""
-# device     what was dealt to each client, new ones included; memory_mb NULL: no limit
-# metric     what was measured; model: untuned, tuned or trained, '' where it is of no model
-# architecture  of searched networks: role trained (in a round) or deployed; score: val accuracy;
-#            idle: places of genes that make no difference
-# message    content bytes of each message of training, direction down (to the client) or up
-# search     what the server knew of the search after the last tested round: one row
-# state      committed rounds; server: its file, NULL once deleted; val: mean untuned accuracy
-# version    private states that exist: of the last round and of the best one
+from fedtailor.runs.schema import GAIN, SCHEMA, TIMING
 
 Version: TypeAlias = tuple[int, int]  # client, and the round that made its private state
 
@@ -85,6 +63,17 @@ class ArchOfClient:
     idle: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class TunedPair:
+    """How the network of a client did on the data of a client: test accuracies."""
+
+    client: int  # whose data it is
+    network: int  # whose network it is
+    untuned: float
+    tuned: float
+    digest: str  # of the network as it came
+
+
 # Writing
 
 
@@ -93,6 +82,7 @@ def create(path: Path, clients: Sequence[ClientInfo], start: str | None) -> None
     devices = [(c.id, c.budget.memory_mb, c.budget.speed, c.budget.mbps) for c in clients]
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(SCHEMA)
+        connection.execute(TIMING)
         connection.executemany("INSERT INTO device VALUES (?, ?, ?, ?)", devices)
         if start is not None:
             row = (0, None, "start", start, time.time())
@@ -129,11 +119,21 @@ def note(db: Database, round: int, client: int | None, kind: str, text: str) -> 
     db.connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?)", row)
 
 
+def add_pair(db: Database, weights: str, epochs: int, pair: TunedPair) -> None:
+    """Write down at once how a network did for a client."""
+    db.connection.execute(GAIN)
+    row = (weights, epochs, pair.client, pair.network, pair.untuned, pair.tuned, pair.digest)
+    db.connection.execute("INSERT INTO gain VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
 def _insert(connection: sqlite3.Connection, record: RoundRecord) -> None:
     insert = connection.executemany
     insert("INSERT OR REPLACE INTO metric VALUES (?, ?, ?, ?, ?, ?)", record.metrics)
     insert("INSERT INTO architecture VALUES (?, ?, ?, ?, ?, ?, ?)", record.architectures)
     insert("INSERT INTO message VALUES (?, ?, ?, ?)", record.messages)
+    if record.timings:
+        connection.execute(TIMING)
+        insert("INSERT INTO timing VALUES (?, ?, ?, ?, ?)", record.timings)
     insert("INSERT INTO event VALUES (?, ?, ?, ?, ?)", record.events)
     insert("INSERT INTO version VALUES (?, ?, ?)", record.versions)
     if record.search is not None:
@@ -174,11 +174,22 @@ def last_round(db: Database) -> int:
 
 
 def best_round(db: Database) -> int | None:
-    """Return the evaluated round with the best mean validation accuracy, untuned."""
+    """Return the round of the best mean validation accuracy, untuned, of those that have one."""
     rows = db.query(
         "SELECT round FROM state WHERE val IS NOT NULL ORDER BY val DESC, round LIMIT 1"
     )
     return rows[0][0] if rows else None
+
+
+def selected_round(db: Database) -> int | None:
+    """Return the round that validation chooses: the best one, while validation can still judge.
+
+    Once clients train on their validation images too, the rounds before cannot be compared with
+    those that follow: the best of them may be one of a search that was not done yet.
+    """
+    last = max(tested_rounds(db), default=None)
+    val, test = (of_clients(db, last, split, "untuned", "accuracy") for split in ("val", "test"))
+    return best_round(db) if len(val) == len(test) else None
 
 
 def finished(db: Database) -> bool:
@@ -274,6 +285,18 @@ def architectures(db: Database, role: str) -> list[ArchOfClient]:
     ]
 
 
+def tuned_pairs(db: Database, weights: str, epochs: int) -> list[TunedPair]:
+    """Return the networks that were tuned on clients' data, in order; [] where none was."""
+    if not _has_table(db, "gain"):
+        return []
+    rows = db.query(
+        "SELECT client, network, untuned, tuned, digest FROM gain WHERE weights = ? AND epochs = ?"
+        " ORDER BY network, client",
+        *(weights, epochs),
+    )
+    return [TunedPair(*row) for row in rows]
+
+
 def search(db: Database) -> dict[str, Json]:
     """Return what was known of the search after the last tested round; {} without a search."""
     rows = db.query("SELECT found FROM search")
@@ -284,9 +307,31 @@ def search(db: Database) -> dict[str, Json]:
 
 
 def bytes_sent(db: Database) -> dict[str, int]:
-    """Return the bytes of all messages, up and down."""
+    """Return the bytes of all messages: up, down and, where there are any, once."""
     rows = db.query("SELECT direction, sum(bytes) FROM message GROUP BY direction")
     return {"up": 0, "down": 0} | dict(rows)
+
+
+def equipped_clients(db: Database) -> set[int]:
+    """Return the clients that have got what a client gets once."""
+    return {client for (client,) in db.query("SELECT client FROM message WHERE direction = 'once'")}
+
+
+def bytes_of_clients(db: Database, direction: str) -> dict[tuple[int, int], int]:
+    """Return by round and client the bytes that went in a direction."""
+    rows = db.query(
+        "SELECT round, client, sum(bytes) FROM message WHERE direction = ? GROUP BY round, client",
+        direction,
+    )
+    return {(round, client): nbytes for round, client, nbytes in rows}
+
+
+def timings(db: Database) -> list[tuple[int, int | None, Spent]]:
+    """Return round, client (None: the server) and what a part took; nothing of an older run."""
+    if not _has_table(db, "timing"):
+        return []
+    rows = db.query("SELECT round, client, part, seconds, macs FROM timing ORDER BY rowid")
+    return [(round, client, Spent(*spent)) for round, client, *spent in rows]
 
 
 def seconds_spent(db: Database) -> tuple[float, float]:
@@ -296,7 +341,7 @@ def seconds_spent(db: Database) -> tuple[float, float]:
 
 
 def spent_until(db: Database) -> dict[int, tuple[float, float]]:
-    """Return the bytes sent, both ways, and the clock's seconds up to each round."""
+    """Return the bytes sent in all, once included, and the clock's seconds up to each round."""
     rows = db.query(
         "SELECT round, sum(coalesce(sent, 0)) OVER (ORDER BY round),"
         " sum(modelled_s) OVER (ORDER BY round) FROM state LEFT JOIN"
@@ -326,3 +371,7 @@ def warnings(db: Database) -> list[str]:
 def events(db: Database) -> list[tuple[str, int, str]]:
     """Return kind, round and text of what happened, but for tests, in order of time."""
     return db.query("SELECT kind, round, text FROM event WHERE kind != 'models' ORDER BY at, round")
+
+
+def _has_table(db: Database, name: str) -> bool:
+    return bool(db.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))

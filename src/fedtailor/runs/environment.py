@@ -5,13 +5,17 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
+from fedtailor.core.types import Json
 from fedtailor.runs.config import Config
 
+ENVIRONMENT = "environment.json"
 
-def environment(config: Config) -> dict[str, Any]:
-    """Describe the program, the packages and the machine."""
+
+def environment(config: Config, needs: Mapping[str, Json]) -> dict[str, Any]:
+    """Describe the program, the packages, the machine and the files that clients need."""
     packages = ("fedtailor", "torch", "numpy", "scipy", "pydantic", "safetensors")
     return {
         "argv": sys.argv,
@@ -22,4 +26,5 @@ def environment(config: Config) -> dict[str, Any]:
         "packages": {name: importlib.metadata.version(name) for name in packages},
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seed": config.seed,
+        "needs": dict(needs),
     }

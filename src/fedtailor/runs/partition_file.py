@@ -8,12 +8,14 @@ from fedtailor.core.errors import UserError
 from fedtailor.data.federation import Federation
 from fedtailor.runs.folder import Run
 
+NOT_ALWAYS = ("shifts", "public")  # arrays that only some options write
+
 
 def check_partition(run: Run, federation: Federation) -> None:
     """Raise if the clients' data is not what it was when the run began."""
-    before = run.partition()
-    for name, now in ownership(federation).items():
-        if name not in before or not np.array_equal(before[name], now):
+    before, now = run.partition(), ownership(federation)
+    for name in {*now, *(name for name in NOT_ALWAYS if name in before)}:
+        if name not in before or name not in now or not np.array_equal(before[name], now[name]):
             raise UserError(
                 f"{run.path}: the data or its partition is no longer what the run began with"
             )
@@ -34,6 +36,8 @@ def ownership(federation: Federation) -> dict[str, np.ndarray]:
     }
     if federation.shifts:
         found["shifts"] = np.array([str(shift) for shift in federation.shifts])
+    if federation.public is not None:
+        found["public"] = federation.public.numpy()
     return found
 
 

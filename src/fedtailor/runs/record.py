@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fedtailor.core.types import Json, Log, UsedArch
+from fedtailor.core.types import Json, Log, Spent, UsedArch
 
 ArchRow: TypeAlias = tuple[int, int, str, str, float | None, str, str]
 
@@ -18,6 +18,7 @@ class RoundRecord:
     metrics: list[tuple[int, int, str, str, str, float]] = field(default_factory=list)
     architectures: list[ArchRow] = field(default_factory=list)
     messages: list[tuple[int, int, str, int]] = field(default_factory=list)
+    timings: list[tuple[int, int | None, str, float, float]] = field(default_factory=list)
     events: list[tuple[int, int | None, str, str, float]] = field(default_factory=list)
     versions: list[tuple[int, int, str]] = field(default_factory=list)
     search: dict[str, Json] | None = None  # what is known of it, if somebody looked
@@ -31,10 +32,20 @@ class RoundRecord:
             (self.round, client, m.split, m.model, m.name, m.value) for m in log.metrics
         ]
         self.architectures += [_row(self.round, client, used) for used in log.architectures]
+        for spent in log.times:
+            self.spent(client, spent)
+
+    def spent(self, client: int | None, spent: Spent) -> None:
+        """File what a part of a client's step took, or of the server's own work (None)."""
+        self.timings.append((self.round, client, spent.part, spent.seconds, spent.macs))
 
     def message(self, client: int, direction: str, nbytes: int) -> None:
-        """File how large a message was: down to the client, or up from it."""
+        """File how many bytes went down to a client, up from it, or to it once and for all."""
         self.messages.append((self.round, client, direction, nbytes))
+
+    def equipped(self) -> set[int]:
+        """Return the clients that got in this round what a client gets once."""
+        return {client for _, client, direction, _ in self.messages if direction == "once"}
 
     def state(self, client: int, digest: str) -> None:
         """File that a client has private state of this round."""

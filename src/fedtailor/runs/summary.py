@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedtailor.runs import database
+from fedtailor.runs.archives import archives
+from fedtailor.runs.cost_summary import costs
 from fedtailor.runs.folder import Run, asked
 
 
@@ -26,14 +28,18 @@ def summarise(run: Run) -> dict[str, Any]:
         "test_accuracy": spread(run, evaluated, headline(run, evaluated)),
         "untuned": spread(run, evaluated, "untuned"),
         "trained": trained(run),
-        "val_selected": _selected(run, database.best_round(run.db)),
+        "seen_labels": spread(run, evaluated, headline(run, evaluated), "seen_accuracy"),
+        "unseen_labels": spread(run, evaluated, headline(run, evaluated), "unseen_accuracy"),
+        "val_selected": _selected(run, database.selected_round(run.db)),
         "curve": curve(run),
         "other_scores": _other_scores(run, evaluated),
         "bytes": database.bytes_sent(run.db),
+        "cost": costs(run),
         "wall_s": round(wall_s, 3),
         "modelled_s": round(modelled_s, 3),
         "failures": database.failures(run.db),
         "search": database.search(run.db),
+        "archives": archives(run),
     }
 
 

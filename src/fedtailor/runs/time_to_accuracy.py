@@ -1,6 +1,7 @@
 """Time to accuracy, which the PerFedRLNAS paper calls latency."""
 
 import itertools
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 from fedtailor.core.errors import UserError
@@ -13,7 +14,10 @@ SEEN = 0.5  # of the clients, before a mean over those that were drawn says some
 
 
 def time_to(
-    run: Run, accuracy: float, model: Literal["untuned", "trained"] = "untuned"
+    run: Run,
+    accuracy: float,
+    model: Literal["untuned", "trained"] = "untuned",
+    rounds: Collection[int] | None = None,
 ) -> dict[str, Any] | None:
     """Return when a run's mean test accuracy first reached a value; None if it never did.
 
@@ -22,16 +26,20 @@ def time_to(
         accuracy: from 0 to 1.
         model: untuned is what clients would deploy without tuning, known after evaluated rounds;
             trained is the drawn subnet after local training, known after every round.
+        rounds: look at these only, as where runs are compared that were not tested after the same
+            rounds: one that is tested more often would be seen to arrive earlier.
 
     Returns:
-        The `round`, and what was spent until its end: `modelled_s` by the run's clock, and `bytes`
-        in both directions.
+        The `round`, and what was spent until its end: `modelled_s` by the run's clock, and all
+        `bytes`, up, down and once.
     """
     points = curve(run) if model == "untuned" else trained_curve(run)
     if model == "trained":
         enough = SEEN * database.tested_clients(run.db)
         points = [point for point in points if point["clients"] >= enough]
     for point in points:
+        if rounds is not None and point["round"] not in rounds:
+            continue
         if point["mean"] >= accuracy - ROUNDING:
             round = int(point["round"])
             sent, seconds = database.spent_until(run.db)[round]
@@ -54,10 +62,15 @@ def trained_curve(run: Run) -> list[dict[str, float]]:
     return found
 
 
-def reached(run: Run, accuracy: float) -> dict[str, Any]:
-    """Return both times to an accuracy, as `show --json` has them."""
-    both = {model: time_to(run, accuracy, model) for model in ("untuned", "trained")}
-    return {"accuracy": accuracy, **both}
+def reached(run: Run, accuracy: float, rounds: Collection[int] | None = None) -> dict[str, Any]:
+    """Return both times to an accuracy, as `show --json` has them; `untuned` at some rounds."""
+    untuned, trained = time_to(run, accuracy, "untuned", rounds), time_to(run, accuracy, "trained")
+    return {"accuracy": accuracy, "untuned": untuned, "trained": trained}
+
+
+def common_rounds(runs: Iterable[Run]) -> set[int]:
+    """Return the rounds after which all clients of every run were tested."""
+    return set.intersection(*(set(database.tested_rounds(run.db)) for run in runs))
 
 
 def wanted(text: str) -> float:

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
+from fedtailor.cli.terminal import search_lines
 from fedtailor.core.space import Task
+from fedtailor.experiment.lifecycle import run as run_experiment
 from fedtailor.networks import cost
 from fedtailor.report import facts, search_facts
-from fedtailor.report.drawing import COLOURS, LOSER
+from fedtailor.report.drawing import COLOURS, LOSER, looks
+from fedtailor.report.likeness import likeness
 from fedtailor.report.pictures import points, searches
-from fedtailor.report.search_facts import mean_entropies
+from fedtailor.report.search_facts import mean_entropies, what_is_known
 from fedtailor.runs import database
+from fedtailor.runs.archives import archives
 from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import Run
+from tests.helpers import sde_setting
 from tests.helpers.sample_runs import made_up, report
 
 BUDGET = {"memory_mb": {"uniform": [1.0, 8.0]}}
@@ -31,6 +36,65 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def made(place: Path) -> Run:
     return Run(place)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run whose clients search for themselves."""
+    table = sde_setting.table() | {"cohort": 4, "rounds": 2}
+    return run_experiment(table, tmp_path_factory.mktemp("alone") / "run")
+
+
+def test_archives_stand_for_policies(alone: Run):
+    found, known = archives(alone), what_is_known(alone)
+    assert set(known["clients"]) == set(found) == {"0", "1", "2", "3"}
+    for client, one in found.items():
+        for place, choice in enumerate(known["choices"]):
+            genes = [arch[place] for arch in one["archive"]]
+            shares = [genes.count(option) / 3 for option in range(len(choice["options"]))]
+            told = known["clients"][client]
+            assert told["probabilities"][choice["name"]] == pytest.approx(shares)
+            bits = -sum(share * np.log(share) for share in shares if share)
+            entropy = told["entropy"][choice["name"]]
+            assert entropy == pytest.approx(bits / np.log(len(shares)))
+    pairs = likeness(alone)
+    assert pairs is not None and len(pairs.policies) == 6
+    assert database.search(alone.db).keys() == {"choices"}, "the server knows nothing of it"
+    assert search_lines(database.search(alone.db)) == []
+
+
+def test_pictures_of_a_search_on_clients(alone: Run):
+    figure = searches.architecture_map([alone])
+    there = search_facts.deployed(alone)
+    assert figure and there
+    cells, undecided = figure.axes
+    assert np.asarray(cells.images[0].get_array()).shape == (6, 4, 4)
+    bars: Any = undecided.patches
+    assert [bar.get_width() for bar in bars] == list(mean_entropies(what_is_known(alone)).values())
+    figure = searches.search_over_rounds([alone])
+    assert figure
+    (entropy,) = figure.axes
+    last = [
+        np.mean(list(one["entropy"].values())) for one in what_is_known(alone)["clients"].values()
+    ]
+    line = entropy.lines[0]
+    assert np.array_equal(line.get_xdata(), [1, 2])
+    assert np.asarray(line.get_ydata())[1] == pytest.approx(np.mean(last))
+    assert points.similarity([alone]) and points.accuracy_by_size([alone])
+
+
+def test_searches_of_one_space_stand_side_by_side(alone: Run, made: Run):
+    figure = searches.architecture_map([made, alone])
+    assert figure and len(figure.axes) == 2, "another space: the first alone"
+    figure = searches.architecture_map([alone, made, alone])
+    assert figure and len(figure.axes) == 4
+    assert [axes.get_title("left") for axes in figure.axes[::2]] == [
+        look.title for place, look in enumerate(looks([alone, made, alone])) if place != 1
+    ]
+    figure = searches.search_over_rounds([alone, made])
+    assert figure
+    entropy, reward = figure.axes
+    assert (len(entropy.lines), len(reward.lines)) == (2, 2), "of one run, and the zero"
 
 
 def test_map_of_architectures(made: Run):
@@ -120,6 +184,18 @@ def test_size_and_accuracy(made: Run, fedavg: Run):
     assert figure
     (marks,) = figure.axes[0].collections
     assert np.allclose(marks.get_offsets(), [[1 + c / 1e6, 40.0] for c in range(6)], rtol=1e-9)
+
+
+def test_small_networks_are_told_in_thousands(made: Run, alone: Run):
+    figure = points.accuracy_by_size([alone])
+    there = search_facts.deployed(alone)
+    assert figure and there
+    (axes,) = figure.axes
+    assert axes.get_xlabel().startswith("thousand parameters")
+    sizes = [there.costs[client]["parameters"] / 1e3 for client in range(4)]
+    assert np.asarray(axes.collections[0].get_offsets())[:, 0] == pytest.approx(sizes)
+    figure = points.accuracy_by_size([alone, made])
+    assert figure and figure.axes[0].get_xlabel().startswith("million parameters")
 
 
 def test_runs_that_do_not_search_have_none_of_it(fedavg: Run, local: Run):

@@ -31,6 +31,7 @@ from fedtailor.report.facts import (
     gains,
     label_counts,
     same_clients,
+    unseen_tests,
 )
 from fedtailor.report.svg import MUTED, styled
 from fedtailor.runs import database
@@ -56,7 +57,7 @@ def accuracy_over_rounds(runs: Sequence[Run]) -> Figure | None:
         for axes, x in zip(panels, (rounds, sent, seconds), strict=True):
             curve_of(axes, x, points, look)
     panels[0].set_ylabel("untuned test accuracy (%)")
-    names = ("round", "MB sent, up and down", f"{_clock(runs)} time ({unit})")
+    names = ("round", "MB sent in all", f"{_clock(runs)} time ({unit})")
     for axes, name in zip(panels, names, strict=True):
         axes.set_xlabel(name)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=name == "round"))
@@ -112,7 +113,7 @@ def label_distribution(runs: Sequence[Run]) -> Figure | None:
     if labels is None:
         return None
     order = [c for c in clients_in_order(runs) if c < len(labels.counts)]
-    counts = labels.counts[order]
+    counts, unseen = labels.counts[order], _unseen(runs[0], order, labels)
     clients, classes = counts.shape
     height = float(np.clip(0.26 * classes, 1.6, 5.2))
     figure = Figure(figsize=(WIDTH, height + 1.5), layout="constrained")
@@ -123,29 +124,40 @@ def label_distribution(runs: Sequence[Run]) -> Figure | None:
     title = f"{clients:,} clients{f' ({new} new)' if new else ''}, {classes} classes, "
     title += f"{counts.sum():,} images"
     if clients <= MAX_BUBBLES[0] and classes <= MAX_BUBBLES[1]:
-        _bubbles(axes, counts, height)
+        _bubbles(axes, counts, height, unseen > 0)
     else:
-        _heat(axes, counts)
+        _heat(axes, counts, unseen > 0)
         title += f"; too many for bubbles: the strongest colour is {counts.max():,} images"
+    if unseen.any():
+        title += f"; {unseen.sum():,} test images are of unseen classes"
     sizes.set_title(title if same_clients(runs) else f"{looks(runs)[0].title} only: {title}")
     _name_classes(axes, labels)
     name_clients(axes, order)
     return figure
 
 
-def _bubbles(axes: Axes, counts: NDArray[np.int64], height: float) -> None:
+def _unseen(run: Run, order: list[int], labels: Labels) -> NDArray[np.int64]:
+    found = unseen_tests(run)  # runs of before it was kept have none
+    return np.zeros_like(labels.counts[order]) if found is None else found[order]
+
+
+def _bubbles(
+    axes: Axes, counts: NDArray[np.int64], height: float, unseen: NDArray[np.bool_]
+) -> None:
     clients, classes = counts.shape
     cell = min(0.88 * WIDTH / clients, height / classes) * 72  # points
     client, kind = np.nonzero(counts)
     area = np.fmax(0.9 * cell**2 * counts[client, kind] / counts.max(), 1)
     axes.scatter(client, kind, s=area, color=COLOURS[0], linewidths=0)
+    ring = 0.5 * cell**2
+    axes.scatter(*np.nonzero(unseen), s=ring, facecolors="none", edgecolors=LOSER, linewidths=1.2)
     axes.set_ylim(classes - 0.4, -0.6)
 
 
-def _heat(axes: Axes, counts: NDArray[np.int64]) -> None:
+def _heat(axes: Axes, counts: NDArray[np.int64], unseen: NDArray[np.bool_]) -> None:
     """Draw counts as opacity, so that none is the page's own colour, light or dark."""
     image = np.empty((*counts.T.shape, 4))
-    image[..., :3] = to_rgb(COLOURS[0])
+    image[..., :3] = np.where(unseen.T[..., None], to_rgb(LOSER), to_rgb(COLOURS[0]))
     image[..., 3] = np.sqrt(counts.T / max(counts.max(), 1))  # few images are to be seen, too
     axes.imshow(image, aspect="auto", interpolation="none")
     axes.grid(visible=False)

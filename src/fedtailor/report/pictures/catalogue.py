@@ -45,7 +45,8 @@ PICTURES = (
         "labels",
         "How different are the clients?",
         "Each column is a client, in the order used everywhere on this page; a mark's area (or "
-        "colour) is its number of images of a class, the bars above are all its images.",
+        "colour) is its number of images of a class, the bars above are all its images. Vermilion "
+        "marks classes that a client is tested on without training on them.",
         any_run.label_distribution,
     ),
     Picture(
@@ -53,16 +54,18 @@ PICTURES = (
         "Who got which network?",
         "Each column is a client and each row a choice of the search space; the colour is the "
         "option of the network it would deploy (none where that makes no difference, as of an "
-        "absent layer), the bars are how undecided the policies still are, from 0 to 1. Of several "
-        "runs that search, the first one.",
+        "absent layer), the bars are how undecided the search still is, from 0 to 1: the clients' "
+        "policies or, where they search for themselves, what their archives hold. Of several runs "
+        "that search, the first two with the same choices.",
         searches.architecture_map,
     ),
     Picture(
         "search",
         "Has the search decided?",
-        "The policies' mean entropy (1: every option as likely as the others, 0: decided) and the "
-        "rewards they learned from, each client with its latest value; the band holds eight "
-        "clients of ten.",
+        "The mean entropy of policies or, where clients search for themselves, of what their "
+        "archives hold (1: every option as likely as the others, 0: decided), and the rewards that "
+        "policies learned from; each client with its latest value, the band holds eight clients "
+        "of ten.",
         searches.search_over_rounds,
     ),
     Picture(
@@ -77,10 +80,10 @@ PICTURES = (
         "similarity",
         "Do clients with like data get like networks?",
         "Each mark is a pair of clients: how far apart their label distributions are "
-        "(Jensen-Shannon distance), and how differently their policies lean (0 alike, 1 unrelated, "
-        "2 apart; 1 less the cosine of probabilities less undecided ones). The line is the mean; "
-        "the rank correlation is Spearman's, its p-value one-sided, by exchanging clients "
-        "(Mantel's test). At most three runs that search are shown.",
+        "(Jensen-Shannon distance), and how differently their policies (or archives) lean (0 "
+        "alike, 1 unrelated, 2 apart; 1 less the cosine of probabilities less undecided ones). The "
+        "line is the mean; the rank correlation is Spearman's, its p-value one-sided, by "
+        "exchanging clients (Mantel's test). At most three runs that search are shown.",
         points.similarity,
     ),
     Picture(

@@ -17,6 +17,7 @@ from fedtailor.runs.folder import Run
 
 MAX_PANELS = 3  # runs side by side
 MAX_DOTS = 1500  # pairs drawn one by one
+LARGE = 3e5  # parameters, of which a network is told in millions
 MAX_BINS, PER_BIN = 8, 20  # of the line through the pairs
 
 
@@ -35,7 +36,7 @@ def similarity(runs: Sequence[Run]) -> Figure | None:
         name = f"{clip(look.title, 28)}\n" if len(runs) > 1 else ""
         axes.set_title(f"{name}{_verdict(one)}")
         axes.set_xlabel(f"distance of labels, {len(one.labels):,} pairs")
-    panels[0].set_ylabel("distance of policies")
+    panels[0].set_ylabel("distance of policies or archives")
     return figure
 
 
@@ -44,21 +45,24 @@ def accuracy_by_size(runs: Sequence[Run]) -> Figure | None:
     """Draw each client's accuracy against the size of its network, if any run searched for one."""
     if not searches(runs):
         return None
-    figure = Figure(figsize=(0.6 * WIDTH, 3.2), layout="constrained")
-    axes = figure.subplots()
-    keys = []
+    found = []
     for run, look in zip(runs, looks(runs), strict=True):
         there, values = deployed(run), accuracies(run)
         costs = there.costs if there else {}
         if clients := sorted(values.keys() & costs.keys()):
-            sizes = [costs[client]["parameters"] / 1e6 for client in clients]
-            percent = [100 * values[client] for client in clients]
-            dots = {"s": 26, "alpha": 0.75, "linewidths": 0}
-            axes.scatter(sizes, percent, color=look.colour, marker=look.marker, **dots)
-            keys.append(_dot(look))
-    if not keys:
+            sizes = np.array([costs[client]["parameters"] for client in clients])
+            found.append((look, sizes, [100 * values[client] for client in clients]))
+    if not found:
         return None
-    axes.set_xlabel("million parameters of the network a client would deploy")
+    figure = Figure(figsize=(0.6 * WIDTH, 3.2), layout="constrained")
+    axes = figure.subplots()
+    large = max(sizes.max() for _, sizes, _ in found) >= LARGE
+    unit, scale = ("million", 1e6) if large else ("thousand", 1e3)
+    for look, sizes, percent in found:
+        dots = {"s": 26, "alpha": 0.75, "linewidths": 0}
+        axes.scatter(sizes / scale, percent, color=look.colour, marker=look.marker, **dots)
+    keys = [_dot(look) for look, *_ in found]
+    axes.set_xlabel(f"{unit} parameters of the network a client would deploy")
     axes.set_ylabel("test accuracy (%)")
     legend(figure, keys if len(runs) > 1 else [])
     return figure

@@ -25,6 +25,7 @@ from fedtailor.report.drawing import (
 from fedtailor.report.facts import clients_in_order
 from fedtailor.report.search_facts import (
     Deployed,
+    Floats,
     Memory,
     Search,
     deployed,
@@ -38,43 +39,45 @@ from fedtailor.runs.folder import Run
 
 SCALE = LinearSegmentedColormap.from_list("options", ("#0072b2", "#bdbdbd", "#e69f00"))
 # of options that are listed from small to large; all of it shows on pages light and dark
+MAX_MAPS = 2  # runs side by side
 KINDS = ("#8a8a8a", *COLOURS[:5], LOSER, "#f0e442")  # of options that have no order
 
 
 @styled
 def architecture_map(runs: Sequence[Run]) -> Figure | None:
     """Draw the option that each client's network takes at each choice."""
-    for search in searches(runs):
-        there = deployed(search.run)
-        if there is not None:
-            order = [client for client in clients_in_order(runs) if client in there.genes]
-            title = looks(runs)[search.place].title if len(runs) > 1 else ""
-            return _map(search, there, order, title)
-    return None
+    found = [(one, there) for one in searches(runs) if (there := deployed(one.run)) is not None]
+    same = [each for each in found if each[0].found["choices"] == found[0][0].found["choices"]]
+    return _maps(same[:MAX_MAPS], runs) if same else None
 
 
 @styled
 def search_over_rounds(runs: Sequence[Run]) -> Figure | None:
-    """Draw how undecided the policies are, and what rewards they get."""
-    found, every = searches(runs), looks(runs)
-    bands = {name: [over_rounds(one.run, name) for one in found] for name in ("entropy", "reward")}
-    if not any(band.rounds for band in bands["entropy"]):
+    """Draw how undecided policies or archives are, and what rewards policies get."""
+    every, bands = looks(runs), {"entropy": {}, "reward": {}}
+    for name, found in bands.items():
+        told = {search.place: over_rounds(search.run, name) for search in searches(runs)}
+        found.update({place: band for place, band in told.items() if band.rounds})
+    if not bands["entropy"]:
         return None
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
-    panels = dict(zip(bands, figure.subplots(1, 2), strict=True))
-    for name, axes in panels.items():
-        for search, band in zip(found, bands[name], strict=True):
-            colour, line = every[search.place].colour, every[search.place].line
+    shown = [name for name, found in bands.items() if found]
+    figure = Figure(figsize=(WIDTH * (1 if len(shown) > 1 else 0.6), 3.0), layout="constrained")
+    panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    for name, axes in zip(shown, panels, strict=True):
+        for place, band in bands[name].items():
+            colour, line = every[place].colour, every[place].line
             axes.plot(band.rounds, band.mean, color=colour, linestyle=line, linewidth=2)
             between = (band.rounds, band.low, band.high)
             axes.fill_between(*between, color=colour, alpha=0.18, linewidth=0)
         axes.set_xlabel("round")
         axes.set_ylabel(name)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    panels["entropy"].set_ylim(0, 1.02)
-    panels["reward"].axhline(0, color=MUTED, linewidth=0.8)
-    places = [search.place for search in found]
-    legend(figure, [key for place, key in enumerate(step_keys(runs)) if place in places])
+        if name == "entropy":
+            axes.set_ylim(0, 1.02)
+        else:
+            axes.axhline(0, color=MUTED, linewidth=0.8)
+    keys = step_keys(runs)
+    legend(figure, [keys[place] for place in bands["entropy"]] if keys else [])
     return figure
 
 
@@ -87,33 +90,41 @@ def memory_budgets(runs: Sequence[Run]) -> Figure | None:
     return None
 
 
-def _map(search: Search, there: Deployed, order: list[int], title: str) -> Figure:
-    choices = search.found["choices"]
-    genes = np.array([there.genes[client] for client in order]).T
-    height = 0.6 + max(0.17 * len(choices), 1.6)
-    figure = Figure(figsize=(WIDTH, height + 0.6), layout="constrained")
-    cells, undecided = figure.subplots(1, 2, sharey=True, width_ratios=(6, 1))
+def _maps(found: list[tuple[Search, Deployed]], runs: Sequence[Run]) -> Figure:
+    """Draw maps side by side: the rows are the same choices, the columns the same clients."""
+    choices = found[0][0].found["choices"]
+    height = 1.2 + max(0.17 * len(choices), 1.6)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels = figure.subplots(1, 2 * len(found), sharey=True, width_ratios=(6, 1) * len(found))
     colours, keys = _option_colours(choices)
-    image = np.zeros((*genes.shape, 4))  # clear where a choice makes no difference
+    for (search, there), cells, undecided in zip(found, panels[::2], panels[1::2], strict=True):
+        order = [client for client in clients_in_order(runs) if client in there.genes]
+        cells.imshow(_cells(there, order, colours), aspect="auto", interpolation="none")
+        cells.grid(visible=False)
+        cells.set_title(looks(runs)[search.place].title if len(runs) > 1 else "")
+        name_clients(cells, order)
+        if entropies := mean_entropies(search.found):
+            undecided.barh(range(len(choices)), list(entropies.values()), height=0.7, color=MUTED)
+        undecided.set_xlim(0, 1)
+        undecided.set_xlabel("entropy")
+        undecided.grid(visible=False, axis="y")
+        undecided.tick_params(axis="y", labelleft=False, length=0)
+    names = [clip(choice["name"], 28) for choice in choices]
+    size = 8.5 if len(choices) <= 30 else 7
+    panels[0].set_yticks(range(len(choices)), names, fontsize=size)
+    legend(figure, keys)
+    return figure
+
+
+def _cells(there: Deployed, order: list[int], colours: list[Any]) -> Floats:
+    """Return the colour of each choice and client, clear where a choice makes no difference."""
+    genes = np.array([there.genes[client] for client in order]).T
+    image = np.zeros((*genes.shape, 4))
     image[..., :3] = [[colours[row][gene] for gene in line] for row, line in enumerate(genes)]
     image[..., 3] = 1
     for column, client in enumerate(order):
         image[list(there.idle[client]), column, 3] = 0
-    cells.imshow(image, aspect="auto", interpolation="none")
-    cells.grid(visible=False)
-    size = 8.5 if len(choices) <= 30 else 7
-    names = [clip(choice["name"], 28) for choice in choices]
-    cells.set_yticks(range(len(choices)), names, fontsize=size)
-    cells.set_title(title)
-    name_clients(cells, order)
-    if entropies := mean_entropies(search.found):
-        undecided.barh(range(len(choices)), list(entropies.values()), height=0.7, color=MUTED)
-    undecided.set_xlim(0, 1)
-    undecided.set_xlabel("mean entropy")
-    undecided.grid(visible=False, axis="y")
-    undecided.tick_params(axis="y", labelleft=False, length=0)
-    legend(figure, keys)
-    return figure
+    return image
 
 
 def _option_colours(choices: list[dict[str, Any]]) -> tuple[list[Any], list[Line2D]]:

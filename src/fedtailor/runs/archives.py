@@ -1,0 +1,37 @@
+"""What clients that search for themselves ended with: by their own logs, not by the server."""
+
+from collections import Counter
+from typing import Any
+
+from fedtailor.runs import database
+from fedtailor.runs.database import ArchOfClient
+from fedtailor.runs.folder import Run
+
+
+def archives(run: Run) -> dict[str, Any]:
+    """Return by client what its last round ended with; {} where nobody has an archive.
+
+    Each has the `round`, the `genes` of the best architecture, those of the whole `archive`, and
+    the `agreement`: the share of the archive that has the most common option, mean over genes.
+    """
+    members: dict[int, list[ArchOfClient]] = {}
+    for row in database.architectures(run.db, "archive"):
+        earlier = members.get(row.client, [])
+        same = earlier and earlier[0].round == row.round
+        members[row.client] = [*earlier, row] if same else [row]
+    best = {row.client: row.genes for row in database.architectures(run.db, "trained")}
+    return {
+        str(client): {
+            "round": rows[0].round,
+            "genes": list(best[client]),
+            "archive": [list(row.genes) for row in rows],
+            "agreement": agreement([row.genes for row in rows]),
+        }
+        for client, rows in sorted(members.items())
+    }
+
+
+def agreement(archs: list[tuple[int, ...]]) -> float:
+    """Return how much architectures are alike: 1 if all are equal."""
+    shares = [Counter(gene).most_common(1)[0][1] / len(archs) for gene in zip(*archs, strict=True)]
+    return sum(shares) / max(len(shares), 1)
