@@ -24,7 +24,9 @@ FILES = {
     for path in sorted(ROOT.rglob("*.py"))
     if path.name not in ("__init__.py", "__main__.py")
 }
-LOOKING = ("summary", "folder", "database", "time_to_accuracy", "search_state")  # of runs
+LOOKING = (
+    "summary", "cost_summary", "folder", "database", "gains", "time_to_accuracy", "search_state",
+)  # of runs  # fmt: skip
 
 
 def room(module: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedtailor.algorithms._replies import Forms, Sent, trained_tensors
     from fedtailor.core.errors import UserError
     from fedtailor.core.space import Arch, Choice, SearchSpace, Task, Token
+    from fedtailor.core.stopwatch import Stopwatch
     from fedtailor.core.types import (
         Batch,
         Budget,
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
         Result,
         Server,
         Setting,
+        Spent,
         Tensors,
+        UsedArch,
     )
     from fedtailor.engines._base import Engine
+    from fedtailor.experiment.gain import measure_gain
     from fedtailor.experiment.lifecycle import resume, run
     from fedtailor.experiment.onboarding import onboard
     from fedtailor.experiment.planning import plan
@@ -46,8 +50,11 @@ if TYPE_CHECKING:
     from fedtailor.runs.folder import Run
     from fedtailor.runs.summary import summarise
     from fedtailor.training import learn
+    from fedtailor.training.fitness import fitness
     from fedtailor.training.merge import Part, merge, weighed
+    from fedtailor.training.population import population_scores
     from fedtailor.training.supernet import SupernetTrainer
+    from fedtailor.training.updates import supernet_update, update_part
 
 __version__ = "0.1.0"
 _HOMES = {
@@ -55,9 +62,11 @@ _HOMES = {
     "algorithms._replies": "Forms Sent trained_tensors",
     "core.errors": "UserError",
     "core.space": "Arch Choice SearchSpace Task Token",
+    "core.stopwatch": "Stopwatch",
     "core.types": "Batch Budget Client ClientInfo Examples Log Message Metric Reply Result Server"
-    " Setting Tensors",
+    " Setting Spent Tensors UsedArch",
     "engines._base": "Engine",
+    "experiment.gain": "measure_gain",
     "experiment.lifecycle": "resume run",
     "experiment.onboarding": "onboard",
     "experiment.planning": "plan",
@@ -67,9 +76,12 @@ _HOMES = {
     "networks.store": "Store",
     "runs.folder": "Run",
     "runs.summary": "summarise",
+    "training.fitness": "fitness",
     "training.learn": "learn",
     "training.merge": "Part merge weighed",
+    "training.population": "population_scores",
     "training.supernet": "SupernetTrainer",
+    "training.updates": "supernet_update update_part",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [*sorted(_HOME_OF)]

@@ -12,7 +12,7 @@ import fedtailor
 from fedtailor.cli.common import fail
 from fedtailor.cli.generator_verbs import generate, pretrain
 from fedtailor.cli.look_verbs import cp, ls, report, show
-from fedtailor.cli.run_verbs import demo, onboard, plan, resume, run
+from fedtailor.cli.run_verbs import demo, gain, onboard, plan, resume, run
 from fedtailor.core.errors import UserError
 
 app = App(
@@ -24,7 +24,7 @@ app = App(
 Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor plan my.toml` and
 `fedtailor run my.toml`. A run can be stopped at any moment and resumed to the same result.""",
 )
-for verb in (demo, ls, cp, plan, run, resume, onboard, show, report, pretrain, generate):
+for verb in (demo, ls, cp, plan, run, resume, onboard, gain, show, report, pretrain, generate):
     app.command(verb)
 
 

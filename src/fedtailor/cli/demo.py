@@ -1,7 +1,12 @@
-"""The demo: local training, FedAvg and Ditto on the digits, compared."""
+"""The demo: training alone and together, and two searches, on digits, compared.
+
+All methods see the same images, spend two local epochs a round and tune their networks alike;
+those that do not search train the search space's middle architecture.
+"""
 
 import time
 from pathlib import Path
+from typing import Any
 
 from fedtailor.cli import terminal
 from fedtailor.experiment import lifecycle
@@ -10,25 +15,45 @@ from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
 
-CONFIG = {
-    "rounds": 15,
-    "eval_every": 3,
-    "algorithm": {"epochs": 2, "lr": 0.05},
+CONFIG: dict[str, Any] = {
+    "rounds": 8,
+    "cohort": 4,
+    "eval_every": 2,
+    "algorithm": {"lr": 0.05, "momentum": 0.9, "finetune_epochs": 5, "finetune_lr": 0.005},
+    "space": {"name": "darts", "preset": "cpu", "resolution": 8},
     "data": {"name": "digits", "clients": 8, "partition": "dirichlet", "alpha": 0.3},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "local": {"epochs": 2},
+    "fedavg": {"epochs": 2},
+    "perfedrlnas": {"epochs": 2},
+    "perfedsde": {
+        "iterations": 2,  # each with an epoch
+        "epochs": 1,
+        "population": 20,
+        "archive": 5,
+        "candidates": 20,
+        "offspring": 5,
+    },
 }
 
 
+def config_of(method: str) -> dict[str, Any]:
+    """Return the table of a method's run."""
+    algorithm = {"name": method, **CONFIG["algorithm"], **METHODS[method]}
+    return CONFIG | {"algorithm": algorithm}
+
+
 def show(out: Path | None) -> list[Run]:
-    """Run the three methods below one folder and compare them."""
+    """Run the methods below one folder and compare them."""
     folder = out or Path("runs") / time.strftime("demo-%Y-%m-%d-%H%M%S")
     runs = []
-    for name in ("local", "fedavg", "ditto"):
+    for place, name in enumerate(METHODS, 1):
         progress = RunProgress()
-        with terminal.follow(progress, name):
-            config = CONFIG | {"algorithm": {"name": name, **CONFIG["algorithm"]}}
-            runs.append(lifecycle.run(config, folder / name, progress))
+        with terminal.follow(progress, f"{place} of {len(METHODS)}, {name}"):
+            runs.append(lifecycle.run(config_of(name), folder / name, progress))
     page = write_report(runs, folder / "report.html", folder / "figures")
     print("\n".join(terminal.result_lines([summarise(run) for run in runs])))
     print(f"report:     {page}")
-    print("next:       fedtailor cp quickstart my.toml, then fedtailor run my.toml")
+    print("next:       fedtailor cp perfedsde-digits my.toml, then fedtailor run my.toml")
     return runs

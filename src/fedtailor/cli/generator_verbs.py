@@ -2,9 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 from fedtailor.cli.common import AsJson, fail, print_json
 
@@ -13,7 +11,8 @@ def pretrain(
     *overrides: str,
     space: str,
     data: str,
-    out: Annotated[Path, Parameter(help="The generator's file.")],
+    out: Path | None = None,
+    supernet: Path | None = None,
     preset: str | None = None,
     recipe: str = "default",
     weights: Path | None = None,
@@ -26,49 +25,55 @@ def pretrain(
 
     Four stages: a supernet is trained on the data, architectures are tested with its weights on
     many sub-tasks, a score network learns which architectures there are, and a predictor which of
-    them suit which data. Ctrl-C is safe: the same command goes on from the folder OUT.work.
+    them suit which data. With --supernet and without --out the first is done alone, in a quarter of
+    the time. Ctrl-C is safe: the same command goes on from the folder OUT.work (or SUPERNET.work).
     Generators for mobilenetv3, darts and nasvit come with the package. For example:
 
     fedtailor pretrain --space mobilenetv3 --data cifar100 --out mine.safetensors
 
     fedtailor generate --space mobilenetv3 --generator mine.safetensors
 
+    fedtailor pretrain --space mobilenetv3 --data cifar100 --supernet warm.safetensors
+
+    fedtailor run my.toml space.name=mobilenetv3 space.preset=cpu space.init=warm.safetensors
+
     Args:
         overrides: key=value of the recipe, such as supernet.epochs=2 or archs=500.
         space: the search space.
         data: the name of a data set, or a path as data.path.
         out: the generator's file.
+        supernet: a file for the supernet's weights and batch-norm statistics, as space.init takes
+            it; with --out beside the generator, else alone.
         preset: of the space; else cpu where there is one.
         recipe: default, or paper for the published sizes (days of computing).
         weights: a supernet's weights (safetensors) trained on the same data, instead of training.
         encoder: ResNet-18 weights (torchvision's file), instead of the package's small encoder.
         workers: processes that share the work; the result does not depend on them.
         device: where networks are trained: auto, cpu or cuda.
-        as_json: print the generator's card as JSON.
+        as_json: print the generator's card as JSON; of a supernet alone its file, size and hash.
     """
     from fedtailor.cli import terminal
     from fedtailor.core.validation import parse_override
     from fedtailor.pretrain import generators
 
     request = generators.PretrainRequest(
-        space, data, out, preset, recipe, weights, encoder, workers, device
+        space, data, out, preset, recipe, weights, encoder, workers, device, supernet
     )
-    now = ["reading"]
+    file, now = request.file, ["reading"]
     try:
-        with terminal.living(lambda: f"{out.name}: {now[0]}"):
+        with terminal.living(lambda: f"{file.name}: {now[0]}"):
             made = generators.make(
                 request,
                 dict(parse_override(text) for text in overrides),
                 lambda stage, done, of: now.__setitem__(0, f"{stage} {done}/{of}"),
             )
     except KeyboardInterrupt:
-        fail(f"stopped; the same command goes on from {generators.work_folder(out)}", 130)
+        fail(f"stopped; the same command goes on from {generators.work_folder(file)}", 130)
     if as_json:
-        print_json(made.about)
+        print_json(generators.supernet_card(file) if made is None else made.about)
         return
-    for text in generators.card_lines(made.about):
-        print(text)
-    print(f"wrote {out}; next: {generators.next_command(request)}")
+    card = [] if made is None else generators.card_lines(made.about)
+    print("\n".join([*card, *generators.next_lines(request)]))
 
 
 def generate(

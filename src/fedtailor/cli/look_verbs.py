@@ -31,8 +31,9 @@ def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
         return
     for title, entries in found.items():
         print(title)
+        width = max(18, *(len(entry["name"]) for entry in entries))
         for entry in entries:
-            print(f"  {entry['name']:18} {entry['about']}{_more_about(entry)}")
+            print(f"  {entry['name']:{width}} {entry['about']}{_more_about(entry)}")
 
 
 def cp(name: str, file: Path, /) -> None:
@@ -49,7 +50,7 @@ def cp(name: str, file: Path, /) -> None:
 
 
 def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None:
-    """Show what a run found; of a search, every client's most probable architecture.
+    """Show what a run found and cost; of a search, every client's likeliest or best architecture.
 
     Args:
         path: the run folder.
@@ -57,8 +58,10 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
         as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
             for equal runs.
     """
-    from fedtailor.cli.terminal import search_lines
+    from fedtailor.cli.terminal import archive_lines, cost_lines, search_lines
     from fedtailor.runs import database
+    from fedtailor.runs.archives import archives
+    from fedtailor.runs.cost_summary import costs
     from fedtailor.runs.folder import Run
     from fedtailor.runs.time_to_accuracy import wanted
 
@@ -66,7 +69,8 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
     found = Run(path)
     show_run(found, as_json, goal)
     if not as_json:
-        for line in search_lines(database.search(found.db)):
+        lines = (*cost_lines(costs(found)), *search_lines(database.search(found.db)))
+        for line in (*lines, *archive_lines(archives(found))):
             print(line)
 
 

@@ -1,9 +1,9 @@
-"""The verbs that work: demo, plan, run, resume and onboard."""
+"""The verbs that work: demo, plan, run, resume, onboard and gain."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,12 +19,14 @@ Out = Annotated[Path | None, Parameter(help="The run folder; by default a new on
 
 
 def demo(out: Out = None) -> None:
-    """Compare three methods on handwritten digits, in under a minute.
+    """Compare training alone and together with two searches, on digits, in under two minutes.
 
-    Eight clients with uneven classes train alone (local), together (FedAvg) and both (Ditto).
+    Eight clients with uneven classes train alone (local) and together (FedAvg); then each gets an
+    architecture of its own, found by the server (PerFedRLNAS) or by the client (PerFedSDE-NAS).
     """
     print(
-        "Eight clients, uneven classes: each alone, all together, and both. Starting ...",
+        "Eight clients, uneven classes: each alone, all together, and two searches for networks of "
+        "their own. Starting ...",
         flush=True,
     )
     from fedtailor.cli import demo
@@ -134,23 +136,64 @@ def onboard(
         warn(text)
 
 
+def gain(
+    path: Path,
+    /,
+    *,
+    epochs: int = 30,
+    weights: Literal["theirs", "global"] = "theirs",
+    clients: int | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what is personal about the networks of a finished run, on one another's data.
+
+    Every client's final network is tuned on every client's training data and tested on its test
+    data. The gain of a client is by how much its own network then does better than the others' do
+    on average (SPIDER, Eq. 6); p is how often networks that are dealt to the clients at random
+    would do as well. For a simulation only: it moves private networks between clients.
+
+    What was measured is kept in the run folder, pair by pair: asked again, it goes on with pairs
+    that are missing. For example:
+
+    fedtailor gain runs/a --weights global --clients 8
+
+    Args:
+        path: the run folder.
+        epochs: of tuning, for clients' own networks too; the last one counts.
+        weights: theirs: networks as they are; global: their architectures, with weights cut from
+            the run's last supernet, so that only architectures differ.
+        clients: only so many, the first ones; by default all.
+        as_json: print JSON for scripts: the accuracy of every pair.
+    """
+    from fedtailor.cli import terminal
+    from fedtailor.experiment.gain import measure_gain
+
+    more = "" if clients is None else f" --clients {clients}"
+    again = f"fedtailor gain {path} --epochs {epochs} --weights {weights}{more}"
+    with _followed(path, again) as progress:
+        found = measure_gain(path, epochs, weights, clients, progress)
+    if as_json:
+        print_json(found)
+    else:
+        print("\n".join(terminal.gain_lines(found)))
+
+
 @contextmanager
-def _followed(path: Path) -> Iterator["RunProgress"]:
+def _followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     """Show how far a run is while the body does it; say how to go on if it ends early."""
     from fedtailor.cli import terminal
     from fedtailor.experiment.progress import RunProgress
     from fedtailor.experiment.steps import ClientFailedError
 
     progress = RunProgress()
-    again = f"fedtailor resume {path}"
+    again = again or f"fedtailor resume {path}"
     try:
         with terminal.follow(progress, path.name):
             yield progress
     except KeyboardInterrupt:
         if (path / "run.db").exists():
-            fail(
-                f"stopped in round {progress.round} of {progress.rounds}; go on with: {again}", 130
-            )
+            where = f"{progress.unit} {progress.round} of {progress.rounds}"
+            fail(f"stopped in {where}; go on with: {again}", 130)
         fail("stopped before the first round; nothing was written that counts", 130)
     except ClientFailedError as error:
         fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)

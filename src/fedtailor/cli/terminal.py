@@ -12,7 +12,7 @@ from rich.live import Live
 
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.report.search_facts import mean_entropies
-from fedtailor.report.wording import duration, mean_and_spread, percent
+from fedtailor.report.wording import duration, mean_and_spread, percent, plus_minus
 
 LINE_EVERY_S = 5.0
 SHADES = " ·░▒▓█"  # of more and more images
@@ -25,18 +25,19 @@ console = Console(stderr=True, highlight=False)
 
 def line(progress: RunProgress) -> str:
     """Put the progress into one line."""
-    parts = [f"round {progress.round}/{progress.rounds}"]
+    parts = [f"{progress.unit} {progress.round}/{progress.rounds}"]
     parts.append(
         f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing
     )
     if progress.mean is not None and progress.worst is not None:
         parts.append(f"accuracy {percent(progress.mean)}, worst 10 % {percent(progress.worst)}")
-    parts.append(f"{progress.bytes / 1e6:.1f} MB")
+    if progress.unit == "round":
+        parts.append(f"{progress.bytes / 1e6:.1f} MB")
     if progress.rounds_done:
         pace = progress.seconds / progress.rounds_done
         left = progress.rounds - progress.rounds_done - progress.started_at
         short = f"{pace:.2g}" if pace < 10 else f"{pace:.0f}"
-        parts.append(f"{short} s/round, {duration(pace * max(left, 0))} left")
+        parts.append(f"{short} s/{progress.unit}, {duration(pace * max(left, 0))} left")
     return " · ".join(parts)
 
 
@@ -109,6 +110,11 @@ def summary_lines(one: dict[str, Any]) -> list[str]:
         )
         lines.append(f"untuned         {mean_and_spread(one['untuned'])}")
     lines += _trained_lines(one)
+    for labels in ("seen", "unseen"):
+        if apart := one[f"{labels}_labels"]:
+            clients = f"{len(apart['per_client'])} clients"
+            what = f"classes that a client {'trains' if labels == 'seen' else 'does not train'} on"
+            lines.append(f"{f'{labels} labels':15} {mean_and_spread(apart)}, {what} ({clients})")
     if selected:
         lines.append(f"val-selected    {mean_and_spread(selected)} (round {selected['round']})")
     if one["other_scores"]:
@@ -117,8 +123,8 @@ def summary_lines(one: dict[str, Any]) -> list[str]:
             f"balanced        {mean_and_spread(scores['balanced_accuracy'])}, "
             f"macro F1 {mean_and_spread(scores['macro_f1'])}"
         )
-    up, down = one["bytes"]["up"] / 1e6, one["bytes"]["down"] / 1e6
-    lines.append(f"sent            {up:.1f} MB up, {down:.1f} MB down")
+    sent = (f"{nbytes / 1e6:.1f} MB {way}" for way, nbytes in one["bytes"].items())
+    lines.append(f"sent            {', '.join(sent)}")
     lines.append(
         f"time            {duration(one['wall_s'])} here, {duration(one['modelled_s'])} modelled"
     )
@@ -134,8 +140,8 @@ def _trained_lines(one: dict[str, Any]) -> list[str]:
     if found:
         missing = f"{len(found['per_client'])} of {found['of']}"
         lines.append(
-            f"trained         {mean_and_spread(found)}, the subnet last drawn for a client after "
-            f"its round ({missing} clients)"
+            f"trained         {mean_and_spread(found)}, the network of a client's last round as it "
+            f"was after it ({missing} clients)"
         )
     if reach:
         label = f"to {percent(reach['accuracy'])}"
@@ -153,6 +159,24 @@ def _trained_lines(one: dict[str, Any]) -> list[str]:
     return lines
 
 
+def cost_lines(cost: dict[str, Any] | None) -> list[str]:
+    """Tell what a client's part of a round takes, and what the server's own does."""
+    if cost is None:
+        return []
+    parts, sent, server = cost["parts"], cost["bytes"], cost["server"]["parts"]
+    rows = parts if len(parts) == 1 else {**parts, "sum": cost["sum"]}
+    width = max(14, *(len(part) + 1 for part in rows))
+    digits = max(len(plus_minus(spent["seconds"])) for spent in rows.values())
+    lines = [f"cost            of a client's round, mean of {cost['client_rounds']} ± deviation"]
+    for part, spent in rows.items():
+        seconds, macs = spent["seconds"], spent["macs"]
+        more = f", {plus_minus(macs, 1e6, 1)} M multiply-adds" if macs["mean"] else ""
+        lines.append(f"  {part:{width}}{plus_minus(seconds):>{digits}} s of a CPU{more}")
+    bytes_ = (f"{plus_minus(sent[way], 1e6)} MB {way}" for way in sent if sent[way])
+    own = (f"{plus_minus(spent['seconds'])} s {part}" for part, spent in server.items())
+    return [*lines, f"  {'sent':{width}}{', '.join(bytes_)}", f"server          {', '.join(own)}"]
+
+
 def plan_lines(found: dict[str, Any]) -> list[str]:
     """Tell what a run would cost, in a few lines and a picture of the labels."""
     counts, names = found["label_counts"], found["classes"]
@@ -161,24 +185,28 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         f"{found['clients']} clients"
         + (f" and {found['new_clients']} kept out" if found["new_clients"] else "")
         + f", images {'x'.join(str(n) for n in found['image_shape'])}, {len(names)} classes"
+        + (f"; {found['public']:,} images are the server's" if "public" in found else "")
     ]
     lines.append("client  train   val  test  images of each class (darker: more)")
     shifts = found.get("shifts", [""] * len(counts))
-    for client, (row, size, shift) in enumerate(
-        itertools.islice(zip(counts, found["sizes"], shifts, strict=True), MAX_ROWS)
+    unseen = [f"{n} tests unseen" for n in found.get("unseen_tests", ())] or [""] * len(counts)
+    for client, (row, size, *notes) in enumerate(
+        itertools.islice(zip(counts, found["sizes"], shifts, unseen, strict=True), MAX_ROWS)
     ):
         picture = "".join(SHADES[-(-n * (len(SHADES) - 1) // peak)] for n in row)
         lines.append(
             f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|"
-            + (f"  {shift}" if shift else "")
+            + "".join(f"  {note}" for note in notes if note)
         )
     if len(counts) > MAX_ROWS:
         lines.append(f"   ... and {len(counts) - MAX_ROWS} more (--json has all)")
     traffic, times = found["bytes"], found["estimated_s"]
+    once = found["bytes_once_per_client"]
     lines += [
         *_network_lines(found),
         f"traffic         {traffic['down'] / 1e6:,.1f} MB down, "
-        f"{traffic['up'] / 1e6:,.1f} MB up in all",
+        f"{traffic['up'] / 1e6:,.1f} MB up in all"
+        + (f", and {once / 1e6:,.1f} MB once for each client" if once else ""),
         f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
         f"this machine    about {duration(times['total'])}: "
         f"{duration(times['training'])} training, "
@@ -214,15 +242,15 @@ def _size(one: dict[str, Any]) -> str:
 def search_lines(found: dict[str, Any]) -> list[str]:
     """Tell every policy in a line, and which choices are decided."""
     rows = _policies(found)
-    if not found.get("choices"):
-        return []
+    if not found.get("choices") or not found.keys() & {"clients", "shared"}:
+        return []  # no search, or one that the server knows nothing of
     width = max(len(found["choices"]), len("most probable"))
     lines = [f"search          {_who(found)}, {len(found['choices'])} choices"]
     if rows:
         lines.append(f"client  {'most probable':{width}}  probability  mean entropy")
     for client, one in list(rows.items())[:MAX_ROWS]:
         entropy = sum(one["entropy"].values()) / len(one["entropy"])
-        genes = "".join(DIGITS[gene] if gene < len(DIGITS) else "+" for gene in one["genes"])
+        genes = _digits(one["genes"])
         lines.append(f"{client:>6}  {genes:{width}}  {one['probability']:11.2g}  {entropy:12.3f}")
     if len(rows) > MAX_ROWS:
         lines.append(f"   ... and {len(rows) - MAX_ROWS} more (--json has all)")
@@ -233,6 +261,50 @@ def search_lines(found: dict[str, Any]) -> list[str]:
         lines.append("                (a digit for each choice: its option, counted from 0;")
         lines.append("                entropy 0 is decided, 1 undecided; names are in --json)")
     return lines
+
+
+def archive_lines(found: dict[str, Any]) -> list[str]:
+    """Tell in a line what each client that searches for itself has found."""
+    if not found:
+        return []
+    width = max(len("best"), *(len(one["genes"]) for one in found.values()))
+    lines = ["search          on the clients' own devices; the server knows nothing of it"]
+    lines.append(f"client  {'best':{width}}  last round  archive agrees")
+    for client, one in list(found.items())[:MAX_ROWS]:
+        genes, alike = _digits(one["genes"]), f"{one['agreement']:.0%}"
+        lines.append(f"{client:>6}  {genes:{width}}  {one['round']:10}  {alike:>14}")
+    if len(found) > MAX_ROWS:
+        lines.append(f"   ... and {len(found) - MAX_ROWS} more (--json has all)")
+    return lines
+
+
+def gain_lines(found: dict[str, Any]) -> list[str]:
+    """Tell what is personal about the networks of a run, a line for each client."""
+    epochs, rows = found["epochs"], found["per_client"]
+    whose = {"theirs": "as they are", "global": "with the weights of the global supernet"}
+    lines = [
+        f"personalisation gain of {found['algorithm']}: networks of {len(rows)} clients, "
+        f"{whose[found['weights']]}, tuned for {epochs} epochs on each client's data",
+        "client  own, untuned  own, tuned  others', tuned  gain in points",
+    ]
+    for client, one in list(rows.items())[:MAX_ROWS]:
+        untuned, own, others = (percent(one[name]) for name in ("own_untuned", "own", "others"))
+        lines.append(
+            f"{client:>6}  {untuned:>12}  {own:>10}  {others:>14}  {100 * one['gain']:+14.2f}"
+        )
+    if len(rows) > MAX_ROWS:
+        lines.append(f"   ... and {len(rows) - MAX_ROWS} more (--json has all)")
+    ways = f"{'all' if found['all_ways'] else 'of'} {found['ways']:,} ways"
+    return [
+        *lines,
+        f"mean gain       {100 * found['gain']:+.2f} points, p = {found['p']:.2g} "
+        f"({ways} of dealing the networks to the clients)",
+        "                (test accuracies after the last epoch; every pair is in --json)",
+    ]
+
+
+def _digits(genes: list[int]) -> str:
+    return "".join(DIGITS[gene] if gene < len(DIGITS) else "+" for gene in genes)
 
 
 def _policies(found: dict[str, Any]) -> dict[str, Any]:
