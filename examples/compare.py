@@ -4,7 +4,8 @@
 
 Each argument is a name and its runs, one for each seed. The first is what the others are compared
 with: differences are paired by client, each client's averaged over the seeds that both have, with
-Student's 95 % interval over the clients. Accuracies are in percent.
+Student's 95 % interval over the clients. Accuracies are in percent; times to an accuracy are read
+after the rounds that all runs were tested after.
 """
 
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from fedtailor import Run, summarise
-from fedtailor.runs.time_to_accuracy import time_to
+from fedtailor.runs.time_to_accuracy import common_rounds, time_to
 
 HEAD = ("method", "seeds", "tuned", "worst 10 %", "untuned", "trained", "MB up", "modelled min")
 
@@ -29,10 +30,11 @@ def main(words: list[str]) -> None:
     print_table(HEAD, [row(name, runs) for name, runs in found.items()])
     base, *others = found.items()
     goal = float(np.mean([one["untuned"]["mean"] for one in base[1]]))
+    grid = common_rounds(Run(one["run"]) for runs in found.values() for one in runs)
     rows = []
     for name, runs in others:
         cells = [difference(runs, base[1], key) for key in ("test_accuracy", "untuned")]
-        rows.append([name, *cells, reach(runs, goal)])
+        rows.append([name, *cells, reach(runs, goal, grid)])
     title = f"minutes to {100 * goal:.1f} % untuned"
     print()
     print_table((f"minus {base[0]}", "tuned", "untuned", title), rows)
@@ -71,9 +73,9 @@ def difference(runs: list[dict[str, Any]], base: list[dict[str, Any]], key: str)
     return f"{values.mean():+.1f} ({values.mean() - half:+.1f} to {values.mean() + half:+.1f})"
 
 
-def reach(runs: list[dict[str, Any]], goal: float) -> str:
+def reach(runs: list[dict[str, Any]], goal: float, grid: set[int]) -> str:
     """Return the modelled minutes until a mean untuned accuracy, for every seed."""
-    times = [time_to(Run(one["run"]), goal) for one in runs]
+    times = [time_to(Run(one["run"]), goal, rounds=grid) for one in runs]
     return ", ".join("never" if t is None else f"{t['modelled_s'] / 60:.1f}" for t in times)
 
 

@@ -30,7 +30,7 @@ from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import Store
 from fedtailor.search import genes, schemes
 from fedtailor.training import learn
-from fedtailor.training.population import population_accuracies
+from fedtailor.training.population import population_scores
 from fedtailor.training.supernet import SupernetTrainer
 
 RANDOM, CALIBRATION = 30, 2048
@@ -83,7 +83,7 @@ def train_supernet(client: Client, recipe: learn.Recipe, file: Path) -> Store:
 def accuracies(client: Client, store: Store, archs: list[Arch]) -> list[float]:
     """Test architectures with the supernet's weights, batch norm recalibrated."""
     few = replace(client.train, index=client.train.index[:CALIBRATION])
-    return population_accuracies(store, archs, client.test, few)
+    return population_scores(store, archs, client.test, "accuracy", calibration=few)
 
 
 def alone(client: Client, arch: Arch, recipe: learn.Recipe, epochs: int) -> float:

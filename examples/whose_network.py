@@ -4,9 +4,10 @@
 
 Networks are cut from the last supernet of a PerFedRLNAS run: each client's most probable one, and
 beside them for every client one that its policy draws, a random one, the middle and the largest.
-Batch norm is recalibrated on the training data of the client that tests. Nothing is trained. If
-architectures suited the data, another client's network would do nearly as well on like data; if
-they are the address of weights that one client trained, it does not.
+Batch norm has the supernet's statistics where the run merged them, else those of the training data
+of the client that tests. Nothing is trained. If architectures suited the data, another client's
+network would do nearly as well on like data; if they are the address of weights that one client
+trained, it does not.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from fedtailor.core.types import Setting
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment.prepare import setting_of
 from fedtailor.networks.network import network_of
+from fedtailor.networks.norms import is_statistic
 from fedtailor.networks.store import cut, shapes
 from fedtailor.runs.config import read_config
 from fedtailor.search import genes, policy
@@ -33,11 +35,13 @@ Accuracy = Callable[[Arch, int], float]  # of an architecture on a client's test
 
 def tester(setting: Setting, federation: Federation, state: Searching) -> Accuracy:
     """Return how to test an architecture for a client."""
+    merged = any(is_statistic(name) for name in state.weights)
 
     def accuracy(arch: Arch, client: int) -> float:
-        weights = cut(state.weights, shapes(setting.space, arch, setting.task))
+        weights = cut(state.weights, shapes(setting.space, arch, setting.task, merged))
         network = network_of(setting.space, arch, setting.task, weights)
-        learn.recalibrate(network, federation.examples(client, "train"))
+        if not merged:
+            learn.recalibrate(network, federation.examples(client, "train"))
         test = federation.examples(client, "test")
         return learn.evaluate(network, test)["accuracy"]
 

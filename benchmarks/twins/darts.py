@@ -1,5 +1,7 @@
-"""A DARTS subnet as a static network in the supernet's form: one operation on every edge."""
+"""A DARTS subnet as a static network in the supernet's form: one operation or more on an edge."""
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -67,6 +69,22 @@ def operation(name: str, channels: int, stride: int) -> nn.Module | None:
     raise ValueError(f"no operation is called {name}")
 
 
+class Sum(nn.ModuleDict):
+    """Several operations on an edge, each by its name; what they give is added up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add them up, one after the other."""
+        return functools.reduce(operator.add, (made(x) for made in self.values()))
+
+
+def edge(names: str | Sequence[str], channels: int, stride: int) -> nn.Module | None:
+    """Return what is on an edge: an operation by its name, or several; None where there is none."""
+    if isinstance(names, str):
+        return operation(names, channels, stride)
+    made = {name: operation(name, channels, stride) for name in names}
+    return Sum({name: one for name, one in made.items() if one is not None}) if made else None
+
+
 def preprocess(inputs: int, channels: int, halve: bool) -> nn.Module:
     """Bring a cell's input to the cell's channels and map size."""
     if halve:
@@ -79,7 +97,7 @@ class Cell(nn.Module):
 
     def __init__(
         self,
-        names: Sequence[str],
+        names: Sequence[str | Sequence[str]],
         inputs: tuple[int, int],
         channels: int,
         reduction: bool,
@@ -91,10 +109,10 @@ class Cell(nn.Module):
         self.preprocess1 = preprocess(inputs[1], channels, False)
         self.edges = nn.ModuleDict()
         ends = [(node, source) for node in range(NODES) for source in range(node + 2)]
-        for (node, source), name in zip(ends, names, strict=True):
-            edge = operation(name, channels, self.stride if source < 2 else 1)
-            if edge is not None:
-                self.edges[f"{source}_to_{node}"] = edge
+        for (node, source), on_it in zip(ends, names, strict=True):
+            made = edge(on_it, channels, self.stride if source < 2 else 1)
+            if made is not None:
+                self.edges[f"{source}_to_{node}"] = made
 
     def forward(self, before: Tensor, last: Tensor) -> Tensor:
         """Return the nodes side by side."""
@@ -126,15 +144,18 @@ class Network(nn.Module):
 
 
 def build(
-    normal: Sequence[str],
-    reduce: Sequence[str],
+    normal: Sequence[str | Sequence[str]],
+    reduce: Sequence[str | Sequence[str]],
     classes: int,
     channels: int = 16,
     cells: int = 8,
     in_channels: int = 3,
     stem_stride: int = 1,
 ) -> nn.Module:
-    """Return the network; operations are named edge by edge, in the order node, source."""
+    """Return the network; operations are named edge by edge, in the order node, source.
+
+    An edge has one by its name, or all of a list.
+    """
     width = STEM_MULTIPLIER * channels
     conv = nn.Conv2d(in_channels, width, 3, stem_stride, 1, bias=False)
     inputs, built, after_reduction = (width, width), list[Cell](), False

@@ -17,6 +17,11 @@ def twin_of(space: SearchSpace, arch: Arch, task: Task, weights: Tensors) -> nn.
     """Build the twin and give it the weights, in the order of our network's parameters."""
     with_names = {c.name: c.options[k] for c, k in zip(space.choices, arch, strict=True)}
     options: list[Any] = list(with_names.values())
+    if isinstance(space, DARTS) and space.form == "relaxed":  # options are bits of operations
+        options = [
+            [name for bit, name in enumerate(offered) if live >> bit & 1]
+            for live, offered in zip(arch, space.offers, strict=True)
+        ]
     twin = _build(space, options, with_names, task)
     ours = space.build(arch, task)
     load_by_position(twin, (weights[name] for name, _ in ours.named_parameters()))
