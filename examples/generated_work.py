@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -14,6 +14,7 @@ from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import Examples
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.experiment.prepare import setting_of
@@ -30,7 +31,15 @@ from fedtailor.search.evolution import Population, offspring, survivors
 from fedtailor.search.proposal_source import ProposalSource
 
 GENERATIONS = 4
+CALIBRATION = 512  # images
 Score = Callable[[list[Arch]], list[float]]
+
+
+class Statistics(TypedDict, total=False):
+    """What `population_scores` is told of batch norm."""
+
+    calibration: Examples
+    kept: bool
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,10 @@ class Work(ABC):
     @abstractmethod
     def scored(self, client: int, space: SearchSpace, score: Score) -> Population:
         """Return all that was scored for a client; its population are the best of it."""
+
+    @abstractmethod
+    def statistics(self, store: Store) -> Statistics:
+        """Return whose batch-norm statistics every network is tested with."""
 
     @abstractmethod
     def made(self) -> Generator:
@@ -116,6 +129,17 @@ class Trained(Work):
 
         return train_supernet(space, federation.task, pooled, how, file, progress, workers)
 
+    def statistics(self, store: Store) -> Statistics:
+        """Return the network's own, measured on some of all clients' training images.
+
+        It was trained on these; a client's own images are as skewed as its labels are.
+        """
+        federation = self.federation()
+        rows = torch.cat([federation.examples(client, "train").index for client in self.clients])
+        order = torch.randperm(len(rows), generator=rng_for(self.seed, "calibration"))
+        some = replace(federation.examples(0, "test"), index=rows[order[:CALIBRATION]])
+        return {"calibration": some}
+
     def scored(self, client: int, space: SearchSpace, score: Score) -> Population:
         """Return all that was scored while breeding for some generations from random ones."""
         rng, size = rng_for(self.seed, "evolution", client), self.sizes.tested
@@ -167,6 +191,10 @@ class FromRun(Work):
         run, federation = Run(self.path), self.federation()
         weights = codec.read(Supernet, run.server_path(run.last_round())).weights
         return Store(setting_of(self.config(), federation).space, federation.task, weights)
+
+    def statistics(self, store: Store) -> Statistics:
+        """Return the merged ones; where the run has none, those of the images being tested."""
+        return {"kept": True} if store.keeps_statistics else {}
 
     def scored(self, client: int, space: SearchSpace, score: Score) -> Population:
         """Return the population that the client ended with, scored with the supernet as it is."""
