@@ -52,6 +52,23 @@ def test_masks_are_the_union_of_what_was_trained(client: Client, statistics: boo
     assert 0.9 * marked < moved <= marked < sum(t.numel() for t in before.values())
 
 
+def test_what_trained_is_marked_even_if_it_did_not_move(client: Client):
+    """At a rate of 0 nothing does; biases are still 0, as they began."""
+    client = replace(client, setting=replace(client.setting, space=Tiny()))
+    weights = initial_supernet(client.setting, statistics=False)
+    store = Store(client.setting.space, client.setting.task, weights)
+    trainer = SupernetTrainer(client, store, Recipe(), lr=0.0)
+    trainer.epochs(1, among(ARCHIVE[:1]))
+    update = supernet_update("count", store, trainer)
+    masks = unpack_masks({name: update[MASK + name] for name in weights}, weights)
+    trained = shapes(store.space, ARCHIVE[0], store.task)
+    for name, weight in weights.items():
+        assert torch.equal(update[name], weight)
+        window = torch.Size(trained.get(name, (0,))).numel()
+        assert int(masks[name].sum()) == window, name
+    assert not weights["head.linear.bias"].any() and masks["head.linear.bias"].all()
+
+
 @pytest.mark.parametrize("rule", ["count", "count_samples"])
 def test_a_merge_is_two_sums_so_that_secure_summation_could_hide_who_trained_what(
     rule: UpdateRule, client: Client
