@@ -287,6 +287,7 @@ def test_newcomers_search_without_training_or_sending(watched: Look):
     look = watched()
     how = look.algorithm.for_newcomers()
     assert how == replace(look.algorithm, epochs=0)
+    assert (look.algorithm.doing, how.doing) == ("training", "searching")
     look.algorithm = how
     own, reply = look.round()
     assert not reply.message.tensors and not reply.message.info and not own.weights

@@ -39,9 +39,15 @@ def test_with_a_core_to_spare_the_work_goes_on_while_the_body_does():
 
 
 def test_the_thread_computes_with_one_thread_of_its_own():
-    with beside(torch.get_num_threads, "counting", spare=True) as counted:
-        pass
-    assert counted() == 1
+    torch.set_num_threads(2)
+    try:
+        assert torch.get_num_threads() == 2
+        with beside(torch.get_num_threads, "counting", spare=True) as counted:
+            pass
+        assert counted() == 1
+        assert torch.get_num_threads() == 2, "the main thread keeps its own"
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("spare", [False, True])

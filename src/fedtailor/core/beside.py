@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from fedtailor.core.compute import one_thread
+import torch
 
 T = TypeVar("T")
 
@@ -36,10 +36,6 @@ def beside(work: Callable[[], T], part: str, spare: bool) -> Iterator[Callable[[
     if not spare:
         yield named
         return
-    with ThreadPoolExecutor(1, initializer=_one_thread_each) as pool:
+    # It computes by one thread, as a client does: how many there are is a thread's own.
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         yield pool.submit(named).result
-
-
-def _one_thread_each() -> None:
-    """Compute as the main thread does: the number of threads is a thread's own."""
-    one_thread().__enter__()
