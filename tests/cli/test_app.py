@@ -281,12 +281,11 @@ def test_the_demo_compares_like_with_like():
     for name, config in configs.items():
         assert config.algorithm_name == name
         if name != "spider":
-            assert config.algorithm.batch == plain.algorithm.batch
             assert replace(config, algorithm=plain.algorithm, algorithm_name="fedavg") == plain
             epochs = config.algorithm.epochs * getattr(config.algorithm, "iterations", 1)
             assert epochs == plain.algorithm.epochs
         assert config.data == plain.data
-        shared = ("optimizer", "lr", "momentum", "finetune_epochs", "finetune_lr")
+        shared = ("batch", "optimizer", "lr", "momentum", "finetune_epochs", "finetune_lr")
         for field in shared:
             assert getattr(config.algorithm, field) == getattr(plain.algorithm, field)
     assert plain.space_arch == "middle"

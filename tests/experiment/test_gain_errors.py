@@ -64,7 +64,7 @@ def test_no_supernet(tiny: Tiny, tmp_path: Path):
         patch.setattr("fedtailor.algorithms.perfedrlnas.PerFedRLNAS.serve", lambda *_: Message())
         with pytest.raises(UserError, match="has no global supernet to cut networks from, so take"):
             measure_gain(done.path, 1, "global")
-    assert database.tunedpairs(done.db, "global", 1) == []
+    assert database.tuned_pairs(done.db, "global", 1) == []
 
 
 def test_no_models_no_end_no_others(tiny: Tiny, path: Path, tmp_path: Path):

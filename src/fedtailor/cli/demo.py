@@ -3,8 +3,7 @@
 All methods see the same images, spend two local epochs a round and tune their networks alike;
 those that do not search train the search space's middle architecture. SPIDER alone differs: it
 removes operations from networks that sum them, one edge of a cell after another, so every client
-takes part in 16 rounds, of one epoch, and trains about twice as many epochs as with the others, by
-larger batches to save time.
+takes part in 16 rounds, of one epoch, and trains about twice as many epochs as with the others.
 """
 
 import time
@@ -38,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "candidates": 20,
         "offspring": 5,
     },
-    "spider": {"epochs": 1, "batch": 64, "warmup": 1, "recovery": 1},
+    "spider": {"epochs": 1, "warmup": 1, "recovery": 1},
 }
 OTHERWISE: dict[str, dict[str, Any]] = {  # what cannot be the same for all
     "spider": {
