@@ -331,3 +331,11 @@ def test_what_fits_is_not_refused_and_the_printed_rule_warns():
         SPIDER(searcher="none", inputs=2).check(setting)
     assert SPIDER().warnings() == SPIDER(searcher="random").warnings() == ()
     assert "missed least" in SPIDER(searcher="printed").warnings()[0]
+
+
+def test_only_a_search_needs_images_that_are_held_out():
+    """Else `data.join_val` asks for what is done anyway."""
+    setting = Setting(Task((3, 32, 32), 10), DARTS(form="relaxed"), rounds=4, seed=0)
+    assert SPIDER().needs_val(setting) and SPIDER(searcher="random").needs_val(setting)
+    assert not SPIDER(searcher="none").needs_val(setting)
+    assert not SPIDER().needs_val(replace(setting, space=CNN()))

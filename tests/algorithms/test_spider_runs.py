@@ -88,6 +88,18 @@ def test_a_run_goes_through_its_phases(whole: Run):
     assert summary["test_accuracy"] == summary["untuned"], "what counts is not tuned"
 
 
+def test_once_all_is_decided_nothing_is_validated_nor_selected(whole: Run):
+    """After round 2 edges are undecided; after round 4 validation images are trained on."""
+    validated = whole.db.query(
+        "SELECT DISTINCT round, client FROM metric WHERE split = 'val' AND model = 'untuned'"
+        " AND name = 'accuracy'"
+    )
+    assert sorted(validated) == [(2, 0), (2, 1)]
+    scores = whole.db.query("SELECT round, score FROM architecture WHERE role = 'deployed'")
+    assert {(round, score is None) for round, score in scores} == {(2, False), (4, True)}
+    assert summarise(whole)["val_selected"] is None
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_give_the_same_bytes(workers: int, whole: Run, tmp_path: Path):
     other = run(table() | {"engine": {"workers": workers}}, tmp_path / "run")

@@ -11,9 +11,11 @@ from fedtailor.algorithms.spider import SPIDER, Private
 from fedtailor.core.space import Arch
 from fedtailor.core.types import Client, Message, Setting, Tensors
 from fedtailor.data.federation import Federation
+from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.store import Store, cut, shapes
 from fedtailor.search import milenas
+from fedtailor.spaces._darts_cell import INPUT_EDGES
 from fedtailor.spaces.darts import DARTS
 from fedtailor.training import learn
 from fedtailor.training.population import population_scores
@@ -112,7 +114,8 @@ def test_both_edges_are_decided_from_the_same_state_and_told(silo: Callable[...,
     assert [row.role for row in rows] == ["decided", "decided"]
     assert rows[1].arch == after.arch
     assert rows[0].arch == (*after.arch[:14], *OPEN[14:])
-    assert rows[1].cost["parameters"] <= rows[0].cost["parameters"]
+    space, task = client.setting.space, client.setting.task
+    assert [row.cost for row in rows] == [cost.prices(space, row.arch, task) for row in rows]
     assert set(after.weights) < set(own.weights)
     assert all(torch.equal(w, own.weights[n]) for n, w in after.weights.items())
 
@@ -138,6 +141,19 @@ def test_chance_tests_nothing(silo: Callable[..., Client]):
         assert bool(log.metrics) == bool(alone.meter.macs) == (searcher != "random")
         drawn[searcher] = [edge for edge in range(28) if after.arch[edge] != OPEN[edge]]
     assert len({tuple(edges) for edges in drawn.values()}) == 1
+
+
+def test_where_one_operation_can_stay_it_does_without_a_test(silo: Callable[..., Client]):
+    """Noise reads nothing: the last edge from an input keeps its convolution."""
+    space = DARTS(channels=2, cells=3, operations="s4", form="relaxed")
+    noise, convolution = 1, 2
+    arch = [noise if e in INPUT_EDGES[0][1:] else convolution for e in range(28)]
+    arch[0] = noise | convolution
+    client, how = silo(space=space), SPIDER(warmup=0, recovery=1)
+    after, log = how._searched(client, Private(tuple(arch), {}, 0))
+    assert after.arch == (convolution, *arch[1:]) and not how.holds_out(after)
+    assert not log.metrics and not client.meter.macs
+    assert [row.arch for row in log.architectures] == [after.arch]
 
 
 def test_decisions_differ_by_silo_and_by_round(silo: Callable[..., Client]):

@@ -1,6 +1,7 @@
 """The command line as people use it: real processes, exit codes, and what is printed."""
 
 import json
+import math
 import os
 import pty
 import select
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fedtailor.algorithms.spider import SPIDER
 from fedtailor.cli import demo, terminal
 from fedtailor.cli.app import main
 from fedtailor.experiment.lifecycle import run as run_experiment
@@ -259,15 +261,16 @@ def test_demo_ends_with_a_table_and_the_folders(
         "save_models": False,
     }
     monkeypatch.setattr(demo, "CONFIG", demo.CONFIG | small)
+    monkeypatch.setitem(demo.OTHERWISE, "spider", demo.OTHERWISE["spider"] | {"rounds": 2})
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--out", str(tmp_path / "demo")])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("local", "fedavg", "perfedrlnas", "perfedsde"):
+    for name in ("local", "fedavg", "perfedrlnas", "perfedsde", "spider"):
         assert str(tmp_path / "demo" / name) in shown
         assert (tmp_path / "demo" / name / "run.db").exists()
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert "local, fedavg, perfedrlnas, perfedsde on digits with darts" in page
+    assert "local, fedavg, perfedrlnas, perfedsde, spider on digits with darts" in page
     drawn = {path.stem for path in (tmp_path / "demo" / "figures").glob("*.svg")}
     assert {"gain", "architectures", "search", "parameters"} <= drawn
 
@@ -277,13 +280,23 @@ def test_the_demo_compares_like_with_like():
     plain = configs["fedavg"]
     for name, config in configs.items():
         assert config.algorithm_name == name
-        assert replace(config, algorithm=plain.algorithm, algorithm_name="fedavg") == plain
-        epochs = config.algorithm.epochs * getattr(config.algorithm, "iterations", 1)
-        assert epochs == plain.algorithm.epochs
+        if name != "spider":
+            assert replace(config, algorithm=plain.algorithm, algorithm_name="fedavg") == plain
+            epochs = config.algorithm.epochs * getattr(config.algorithm, "iterations", 1)
+            assert epochs == plain.algorithm.epochs
+        assert config.data == plain.data
         shared = ("batch", "optimizer", "lr", "momentum", "finetune_epochs", "finetune_lr")
         for field in shared:
             assert getattr(config.algorithm, field) == getattr(plain.algorithm, field)
     assert plain.space_arch == "middle"
+
+
+def test_spider_decides_all_edges_in_the_demo():
+    config = make_config(demo.config_of("spider"))
+    how = config.algorithm
+    assert isinstance(how, SPIDER) and config.cohort is None
+    last = how.recovery * (math.ceil(how.warmup / how.recovery) + 13) + 1
+    assert last < config.rounds, "and trains on"
 
 
 def test_from_python(tiny: Tiny, tmp_path: Path):

@@ -15,6 +15,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.types import ClientInfo, Setting
 from fedtailor.engines import _in_process
 from fedtailor.experiment import rounds as loop
+from fedtailor.experiment.gain import measure_gain
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.progress import RunProgress
@@ -236,3 +237,12 @@ def test_the_plan_says_what_a_client_needs(
     assert f"in all, and {size(files) / 1e6:,.1f} MB once for each client" in text
     plain = plan(make_config(tiny()))
     assert plain["bytes_once_per_client"] == 0 and "once" not in "\n".join(plan_lines(plain))
+
+
+def test_a_gain_is_not_measured_with_other_files(
+    table: dict[str, Any], files: dict[str, Path], tmp_path: Path
+):
+    found = run(table | {"rounds": 1}, tmp_path / "run")
+    files["algorithm.table"].write_bytes(TABLE[:-1])
+    with pytest.raises(UserError, match=r"^algorithm\.table: .* is not the file that the run"):
+        measure_gain(found.path, epochs=1)

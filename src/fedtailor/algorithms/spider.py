@@ -107,6 +107,10 @@ class SPIDER(Algorithm[Global, Private]):
                 f'algorithm.inputs: searcher = "{self.searcher}" removes no edges; set inputs = 0'
             )
 
+    def needs_val(self, setting: Setting) -> bool:
+        """Tell whether anything is searched: if not, validation images are trained on anyway."""
+        return self.searcher != "none" and bool(setting.space.choices)
+
     def warnings(self) -> tuple[str, ...]:
         """Say what makes results hard to compare."""
         if self.searcher != "printed":

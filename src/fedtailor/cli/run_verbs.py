@@ -19,14 +19,15 @@ Out = Annotated[Path | None, Parameter(help="The run folder; by default a new on
 
 
 def demo(out: Out = None) -> None:
-    """Compare training alone and together with two searches, on digits, in under two minutes.
+    """Compare training alone and together with three searches, on digits, in two minutes or so.
 
     Eight clients with uneven classes train alone (local) and together (FedAvg); then each gets an
-    architecture of its own, found by the server (PerFedRLNAS) or by the client (PerFedSDE-NAS).
+    architecture of its own, found by the server (PerFedRLNAS) or by the client (PerFedSDE-NAS,
+    SPIDER).
     """
     print(
-        "Eight clients, uneven classes: each alone, all together, and two searches for networks of "
-        "their own. Starting ...",
+        "Eight clients, uneven classes: each alone, all together, and three searches for networks "
+        "of their own. Starting ...",
         flush=True,
     )
     from fedtailor.cli import demo
