@@ -12,9 +12,9 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.types import Client, ClientInfo, Message, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.onboarding import onboard
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import shapes
-from fedtailor.runs.summary import digest
 from tests.helpers import sde_setting
 from tests.helpers.tiny_space import Tiny
 
@@ -136,10 +136,13 @@ def table(**changes: Any) -> dict[str, Any]:
     return sde_setting.table() | {"algorithm": own, "rounds": 5} | changes
 
 
-def test_workers_make_no_difference_and_one_architecture_is_deployed(tmp_path: Path):
-    alone = run(table(), tmp_path / "alone")
-    assert digest(run(table(engine={"workers": 2}), tmp_path / "two")) == digest(alone)
+def test_one_architecture_is_deployed_and_new_clients_get_it(tmp_path: Path):
+    config = table()
+    alone = run(config | {"data": config["data"] | {"new_clients": 1}}, tmp_path / "alone")
     deployed = "SELECT DISTINCT arch FROM architecture WHERE role = 'deployed' AND round = 5"
     assert len(alone.db.query(deployed)) == 1
     drawn = "SELECT round, count(*) FROM architecture WHERE role != 'deployed' GROUP BY round"
     assert dict(alone.db.query(drawn)) == {1: 2, 2: 2}, "drawn in two rounds, by two clients each"
+    new = onboard(alone.path, tmp_path / "new")
+    (theirs,) = new.db.query("SELECT DISTINCT arch FROM architecture WHERE role = 'deployed'")
+    assert [theirs] == alone.db.query(deployed)
