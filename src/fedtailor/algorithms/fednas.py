@@ -96,7 +96,7 @@ class FedNAS(Algorithm[Found, Seen]):
         """Declare what leaves a client: what it trained and, while they learn, the alphas."""
         beside = " and batch-norm statistics" if self.statistics == "merged" else ""
         weights = Sent("*", "tensor", f"the shared network's parameters{beside}, trained")
-        told = "while they are searched by: how much each operation of each edge counts, trained"
+        told = "while all search: alphas, how much each operation of each edge counts, trained"
         alphas = Sent(ALPHAS, "tensor", told, optional=True)
         return {"trained": (weights, alphas) if self.searcher == "milenas" else (weights,)}
 
