@@ -140,6 +140,10 @@ def test_perturbation_decides_by_spiders_schedule_and_keeps_weights(silo: Silo):
             torch.testing.assert_close(weight, before.weights[name] + 1.5)
         names = shapes(SPACE, state.arch, client.setting.task, statistics=True).keys()
         assert state.weights.keys() == names
+        served = how.serve(server_of(client, done), state, INFOS[0])
+        assert served.info == genes(state.arch) and equal(served.tensors, state.weights), (
+            "tested is what was trained, not what will be"
+        )
         open_edges.append(sum(gene == BOTH for gene in state.next))
     assert open_edges == [4, 4, 4, 2, 2, 0, 0, 0]
     assert len(state.tested) == 8, "two operations of four edges"

@@ -1,6 +1,7 @@
 """FedRLNAS: phases, a hand-computed round of the policy and of the averages, whole runs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.onboarding import onboard
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import shapes
+from fedtailor.training import learn
 from tests.helpers import sde_setting
 from tests.helpers.tiny_space import Tiny
 
@@ -89,6 +91,31 @@ def test_what_the_policy_prefers_is_trained_from_its_first_weights(federation: F
     assert after.arch == arch
     for name, weight in first.items():  # 30 and 10 examples
         torch.testing.assert_close(after.weights[name], weight + 0.75 * 1 + 0.25 * 3)
+
+
+def test_every_client_gets_a_draw_of_its_own_that_follows_from_the_round(federation: Federation):
+    how, cohort = FedRLNAS(), [ClientInfo(number, 10) for number in range(12)]
+    state = how.server_init(server(federation, 0))
+
+    def drawn(round: int, clients: list[ClientInfo]) -> dict[int, tuple[int, ...]]:
+        sent = how.configure(server(federation, round), state, clients)
+        return {client: tuple(message.info["genes"]) for client, message in sent.items()}
+
+    first = drawn(1, cohort)
+    assert len(set(first.values())) >= 4, "of six there are"
+    assert drawn(1, cohort[5:]) == {client: first[client] for client in range(5, 12)}
+    assert drawn(2, cohort) != first
+
+
+def test_a_drawn_subnet_is_judged_by_validation_images_after_training(federation: Federation):
+    how, setting = FedRLNAS(lr=0.1, batch=16, epochs=2), server(federation, 0).setting
+    message = how.configure(server(federation, 1), how.server_init(server(federation, 0)), [*INFOS])
+    client = sde_setting.client_of(federation, setting, 0, 1)
+    untested = replace(client.test, index=client.test.index[:0])  # tests are nobody's business
+    _, reply = how.train(replace(client, test=untested), None, message[0])
+    network = learn.network(client, reply.message.tensors, tuple(message[0].info["genes"]))
+    judged = learn.evaluate(network, client.val)["accuracy"]
+    assert reply.message.info == {"accuracy": pytest.approx(judged)}
 
 
 def test_before_it_is_found_the_most_probable_subnet_is_served(federation: Federation):
