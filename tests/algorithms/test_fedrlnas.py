@@ -1,6 +1,7 @@
 """FedRLNAS: phases, a hand-computed round of the policy and of the averages, whole runs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.types import Client, ClientInfo, Message, Result, Server, Setting
 from fedtailor.data.federation import Federation
 from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.onboarding import onboard
 from fedtailor.networks.initial import initial_supernet, initial_weights
 from fedtailor.networks.store import shapes
-from fedtailor.runs.summary import digest
+from fedtailor.training import learn
 from tests.helpers import sde_setting
 from tests.helpers.tiny_space import Tiny
 
@@ -91,6 +93,31 @@ def test_what_the_policy_prefers_is_trained_from_its_first_weights(federation: F
         torch.testing.assert_close(after.weights[name], weight + 0.75 * 1 + 0.25 * 3)
 
 
+def test_every_client_gets_a_draw_of_its_own_that_follows_from_the_round(federation: Federation):
+    how, cohort = FedRLNAS(), [ClientInfo(number, 10) for number in range(12)]
+    state = how.server_init(server(federation, 0))
+
+    def drawn(round: int, clients: list[ClientInfo]) -> dict[int, tuple[int, ...]]:
+        sent = how.configure(server(federation, round), state, clients)
+        return {client: tuple(message.info["genes"]) for client, message in sent.items()}
+
+    first = drawn(1, cohort)
+    assert len(set(first.values())) >= 4, "of six there are"
+    assert drawn(1, cohort[5:]) == {client: first[client] for client in range(5, 12)}
+    assert drawn(2, cohort) != first
+
+
+def test_a_drawn_subnet_is_judged_by_validation_images_after_training(federation: Federation):
+    how, setting = FedRLNAS(lr=0.1, batch=16, epochs=2), server(federation, 0).setting
+    message = how.configure(server(federation, 1), how.server_init(server(federation, 0)), [*INFOS])
+    client = sde_setting.client_of(federation, setting, 0, 1)
+    untested = replace(client.test, index=client.test.index[:0])  # tests are nobody's business
+    _, reply = how.train(replace(client, test=untested), None, message[0])
+    network = learn.network(client, reply.message.tensors, tuple(message[0].info["genes"]))
+    judged = learn.evaluate(network, client.val)["accuracy"]
+    assert reply.message.info == {"accuracy": pytest.approx(judged)}
+
+
 def test_before_it_is_found_the_most_probable_subnet_is_served(federation: Federation):
     how = FedRLNAS()
     state = how.server_init(server(federation, 0))
@@ -136,10 +163,13 @@ def table(**changes: Any) -> dict[str, Any]:
     return sde_setting.table() | {"algorithm": own, "rounds": 5} | changes
 
 
-def test_workers_make_no_difference_and_one_architecture_is_deployed(tmp_path: Path):
-    alone = run(table(), tmp_path / "alone")
-    assert digest(run(table(engine={"workers": 2}), tmp_path / "two")) == digest(alone)
+def test_one_architecture_is_deployed_and_new_clients_get_it(tmp_path: Path):
+    config = table()
+    alone = run(config | {"data": config["data"] | {"new_clients": 1}}, tmp_path / "alone")
     deployed = "SELECT DISTINCT arch FROM architecture WHERE role = 'deployed' AND round = 5"
     assert len(alone.db.query(deployed)) == 1
     drawn = "SELECT round, count(*) FROM architecture WHERE role != 'deployed' GROUP BY round"
     assert dict(alone.db.query(drawn)) == {1: 2, 2: 2}, "drawn in two rounds, by two clients each"
+    new = onboard(alone.path, tmp_path / "new")
+    (theirs,) = new.db.query("SELECT DISTINCT arch FROM architecture WHERE role = 'deployed'")
+    assert [theirs] == alone.db.query(deployed)

@@ -264,6 +264,7 @@ def test_what_is_remembered_is_neither_augmented_nor_of_train_mode(client: Clien
     inner = {n.removeprefix("network."): w for n, w in weights.items() if n.startswith("network.")}
     assert any(not torch.equal(w, message.tensors[n]) for n, w in inner.items()), "tuned"
     fresh = learn.network(client, inner)
+    fresh.module.eval()
     quiet = [learn.embed(fresh, replace(some, augment=Augment()))
              for some in (client.train, client.val)]  # fmt: skip
     assert torch.equal(weights["features"], torch.cat([part.features for part in quiet]))

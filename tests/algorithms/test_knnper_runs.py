@@ -1,7 +1,5 @@
 """Whole runs of kNN-Per: in workers, killed, what leaves a client and what is kept of it."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,12 @@ import torch
 from fedtailor.algorithms._replies import check_reply
 from fedtailor.algorithms.knnper import KNNPer
 from fedtailor.data.federation import load_federation
-from fedtailor.experiment.lifecycle import resume, run
+from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.onboarding import onboard
-from fedtailor.runs.config import make_config, read_config, write_config
+from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import CONFIG, Run
-from fedtailor.runs.summary import digest, summarise
-from tests.algorithms.test_perfedrlnas_runs import KILLED
+from fedtailor.runs.summary import summarise
+from tests.helpers.whole_runs import recorded
 
 TABLE: dict[str, Any] = {
     "rounds": 3,
@@ -38,39 +36,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(TABLE, tmp_path_factory.mktemp("whole") / "run")
 
 
-def test_workers_give_the_same_bytes(whole: Run, tmp_path: Path):
+def test_workers_keep_the_same_models(whole: Run, tmp_path: Path):
     other = run(TABLE | {"engine": {"workers": 2}}, tmp_path / "run")
-    assert digest(other) == digest(whole)
     for client in range(4):
         name = f"clients/{client:03d}/weights.safetensors"
         assert (other.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
-def test_killed_in_a_round_and_resumed_to_the_same_bytes(whole: Run, tmp_path: Path):
-    config, path = tmp_path / "config.toml", tmp_path / "run"
-    write_config(make_config(TABLE), config)
-    command = [sys.executable, "-c", KILLED, str(config), str(path)]
-    assert subprocess.run(command, check=False).returncode == -9
-    assert Run(path).last_round() == 1
-    assert digest(resume(path)) == digest(whole)
-
-
-def test_nothing_but_the_models_weights_ever_leaves_a_client(
-    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_nothing_but_the_models_weights_ever_leaves_a_client(tmp_path: Path):
     """Every message of a whole run is read: embeddings, labels, k and share stay at home."""
-    from fedtailor.engines import _in_process
-
-    steps: list[tuple[str, Any, Any]] = []
-    performed = _in_process.perform
-
-    def recorded(host: Any, ticket: Any, message: Any) -> Any:
-        done = performed(host, ticket, message)
-        steps.append((ticket.step, message, done.reply.message))
-        return done
-
-    monkeypatch.setattr(_in_process, "perform", recorded)
-    run(TABLE, tmp_path / "run")
+    with recorded() as steps:
+        run(TABLE, tmp_path / "run")
     names = {name for _, sent, _ in steps for name in sent.tensors}
     assert {step for step, *_ in steps} == {"train", "evaluate", "deploy"}
     for step, sent, reply in steps:

@@ -1,5 +1,6 @@
 """What PerFedSDE-NAS sends: supernet entries, masks and statistics, whatever the options."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ import torch
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.algorithms.perfedsde import Supernet
 from fedtailor.core import codec
-from fedtailor.core.types import Message, Tensors
+from fedtailor.core.types import Tensors
 from fedtailor.data.federation import load_federation
-from fedtailor.engines import _in_process
 from fedtailor.experiment.lifecycle import run
 from fedtailor.networks.norms import is_statistic
 from fedtailor.networks.store import full_shapes
@@ -19,6 +19,7 @@ from fedtailor.runs.config import make_config
 from fedtailor.training.updates import MASK
 from tests.helpers.sde_setting import table, write_generator
 from tests.helpers.tiny_space import Tiny
+from tests.helpers.whole_runs import Step, recorded
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "merge": ("count_samples", "fedavg"),
@@ -46,18 +47,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def passed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Message, Message]]:
+def passed() -> Iterator[list[Step]]:
     """List every step of a run with what the server sent and what came back, as it arrives."""
-    found: list[tuple[str, Message, Message]] = []
-    performed = _in_process.perform
-
-    def recorded(host: Any, ticket: Any, message: Message) -> Any:
-        done = performed(host, ticket, message)
-        found.append((ticket.step, message, done.reply.message))
-        return done
-
-    monkeypatch.setattr(_in_process, "perform", recorded)
-    return found
+    with recorded() as found:
+        yield found
 
 
 @pytest.mark.parametrize("how", [*EVERY, *TOGETHER], ids=str)
@@ -65,7 +58,7 @@ def test_nothing_but_weights_and_masks_leaves_a_client_whatever_the_options(
     how: dict[str, Any],
     made: str,
     tmp_path: Path,
-    passed: list[tuple[str, Message, Message]],
+    passed: list[Step],
 ):
     """Every message of a whole run is read. Masks are bits; all else has the supernet's shapes."""
     files = {"proposer": "diffusion", "generator": made} if "guide" in how else {}
@@ -93,9 +86,7 @@ def test_nothing_but_weights_and_masks_leaves_a_client_whatever_the_options(
         assert all(mask.dtype == torch.uint8 for mask in masks.values())
 
 
-def test_all_clients_of_a_round_get_the_same(
-    tmp_path: Path, passed: list[tuple[str, Message, Message]]
-):
+def test_all_clients_of_a_round_get_the_same(tmp_path: Path, passed: list[Step]):
     """The server knows nothing of a client, so it has nothing of its own to say to one."""
     run(table() | {"rounds": 1, "cohort": None}, tmp_path / "run")
     digests = {codec.digest(sent.tensors) for step, sent, _ in passed if step == "train"}

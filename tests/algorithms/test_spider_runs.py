@@ -1,8 +1,6 @@
 """Whole runs of SPIDER: through its three phases, killed in each, in workers, and what leaves."""
 
 import json
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch
 from fedtailor.data.federation import load_federation
-from fedtailor.engines import _in_process
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.prepare import prepare
@@ -27,6 +24,7 @@ from fedtailor.runs.summary import digest, summarise
 from tests.helpers import few_edges
 from tests.helpers.few_edges import BOTH, FewEdges
 from tests.helpers.silos import OPEN, equal
+from tests.helpers.whole_runs import Step, kill, recorded
 
 SEARCHERS = ("accuracy", "loss", "printed", "random", "milenas", "none")
 
@@ -106,74 +104,26 @@ def test_workers_give_the_same_bytes(workers: int, whole: Run, tmp_path: Path):
     assert digest(other) == digest(whole)
 
 
-def test_milenas_with_workers_and_interrupted_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Two rounds of mixed operations, then decided; stopped after each."""
-    config = table(searcher="milenas", search_rounds=2)
-    alone = run(config, tmp_path / "alone")
-    assert digest(run(config | {"engine": {"workers": 2}}, tmp_path / "two")) == digest(alone)
-    assert [round for round, _ in decisions(alone, 0)] == [3]
-    assert all(len(set(own.alphas)) > 4 for own in owns(alone).values())
-    commit = Run.commit
-
-    def stop(self: Run, record: Any, server: Any) -> None:
-        commit(self, record, server)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "commit", stop)
-    for again in range(4):
-        with pytest.raises(KeyboardInterrupt):
-            resume(tmp_path / "parts") if again else run(config, tmp_path / "parts")
-    monkeypatch.undo()
-    assert digest(resume(tmp_path / "parts")) == digest(alone)
-
-
-KILLED = """
-import os, signal, sys
-from fedtailor.engines import _in_process
-from fedtailor import resume, run
-
-config, path, last = sys.argv[1:]
-performed, trained = _in_process.perform, 0
-
-def perform(site, ticket, message):
-    global trained
-    done = performed(site, ticket, message)
-    trained += ticket.step == "train"
-    if trained == int(last):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
-
-_in_process.perform = perform
-resume(path) if os.path.exists(path) else run(config, path)
-"""
+def test_milenas_decides_all_edges_in_one_round(tmp_path: Path):
+    found = run(table(searcher="milenas", search_rounds=2), tmp_path / "run")
+    assert all([round for round, _ in decisions(found, client)] == [3] for client in (0, 1))
+    assert all(len(set(own.alphas)) > 4 for own in owns(found).values())
 
 
 def test_killed_in_each_phase_and_resumed_to_the_same_bytes(whole: Run, tmp_path: Path):
     """In the first round, in the third, in which it searches, and in the last, by then decided."""
     config, path = tmp_path / "config.toml", tmp_path / "run"
     write_config(make_config(table()), config)
-    for committed, last in ((0, "1"), (2, "6"), (3, "3")):
-        command = [sys.executable, "-c", KILLED, str(config), str(path), last]
-        assert subprocess.run(command, check=False).returncode == -9
+    for committed, last in ((0, 1), (2, 6), (3, 3)):
+        kill(config, path, last)
         assert Run(path).last_round() == committed
     assert digest(resume(path)) == digest(whole)
 
 
 @cache
-def messages(searcher: str, strength: float, folder: Path) -> list[tuple[str, Any, Any]]:
+def messages(searcher: str, strength: float, folder: Path) -> list[Step]:
     """Run, and record each step's kind, what was sent for it and what came back."""
-    found: list[tuple[str, Any, Any]] = []
-    performed = _in_process.perform
-
-    def recorded(host: Any, ticket: Any, message: Any) -> Any:
-        done = performed(host, ticket, message)
-        found.append((ticket.step, message, done.reply.message))
-        return done
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_in_process, "perform", recorded)
+    with recorded() as found:
         run(table(searcher=searcher, strength=strength), folder / f"{searcher}-{strength}")
     return found
 

@@ -110,3 +110,27 @@ def test_the_starter_on_digits_fits_its_space_and_has_fair_rivals():
         check_fits(found, Task((1, 8, 8), 10))
         epochs = found.algorithm.epochs * getattr(found.algorithm, "iterations", 1)
         assert epochs == whole.iterations * whole.epochs, overrides
+
+
+ONE_FOR_ALL = sorted(STARTERS.glob("spider-fednas*.toml"))
+TABLE_3 = sorted(STARTERS.glob("perfedrlnas-table3*.toml"))
+
+
+@pytest.mark.parametrize("path", [*ONE_FOR_ALL, *TABLE_3], ids=lambda p: p.stem)
+def test_rivals_that_search_fit_space_and_data(path: Path):
+    """What a head names can begin: its space, its rounds, the server's and validation images."""
+    seen = set()
+    for overrides in ([], *commands(path)):
+        found = changed(path, overrides)
+        task = Task((3, 32, 32), 100 if found.data.name == "cifar100" else 10)
+        check_fits(found, task)
+        space = found.space.at(task)
+        setting = Setting(task, space, found.rounds, found.seed, space.middle())
+        assert found.algorithm.needs_public(setting) <= found.data.public, overrides
+        assert not (found.data.join_val and found.algorithm.needs_val(setting)), overrides
+        seen.add((found.algorithm_name, getattr(found.algorithm, "searcher", "")))
+    if path in TABLE_3:
+        assert {"perfedrlnas", "fedrlnas", "fednas", "spider"} < {name for name, _ in seen}
+    else:
+        searchers = {("fednas", "perturbation"), ("fednas", "milenas"), ("fedrlnas", "")}
+        assert searchers | {("spider", "accuracy"), ("spider", "milenas"), ("knnper", "")} < seen

@@ -63,6 +63,10 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         """Tell whether it needs validation images of its own; then `data.join_val` is refused."""
         return self.searches
 
+    def needs_public(self, setting: Setting) -> int:
+        """Return how many images the server needs of its own, `data.public`, at the least."""
+        return 0
+
     def needs(self, setting: Setting) -> dict[str, Path]:
         """Return the files that a client must have before its first round, by their config keys.
 
@@ -148,6 +152,10 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         None: it cannot; new clients then test and tune what they are given.
         """
         return None
+
+    def first_like(self, server: Server, state: S) -> S:
+        """Return a first state in the form of another one: what a run starts from must fit it."""
+        return self.server_init(server)
 
     def welcome(self, state: S) -> S:
         """Return what of a state is meant for clients that never took part.

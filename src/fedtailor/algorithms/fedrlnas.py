@@ -163,6 +163,13 @@ class FedRLNAS(Algorithm[Found, None]):
         arch = client.setting.space.repair(tuple(msg.info["genes"]))
         return self.tune(client, learn.network(client, msg.tensors, arch))
 
+    def first_like(self, server: Server, state: Found) -> Found:
+        """Return the first supernet, or first weights of what another state has found."""
+        setting = server.setting
+        if state.arch is None or not genes.is_legal(setting.space, state.arch):
+            return Found(initial_supernet(setting, statistics=True))
+        return Found(initial_weights(setting, state.arch))
+
     def inspect(self, space: SearchSpace, state: Found) -> dict[str, Json]:
         """Tell the policy."""
         return {

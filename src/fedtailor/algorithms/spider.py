@@ -50,9 +50,9 @@ from fedtailor.core.types import (
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.network import Network
-from fedtailor.networks.store import Store, cut, shapes
+from fedtailor.networks.store import Store, cut, pruned, shapes
 from fedtailor.search import milenas, perturb
-from fedtailor.spaces.darts import DARTS
+from fedtailor.spaces.darts import DARTS, check_relaxed
 from fedtailor.training import learn
 from fedtailor.training.fitness import fitness_of_kinds
 
@@ -96,12 +96,7 @@ class SPIDER(Algorithm[Global, Private]):
 
     def check(self, setting: Setting) -> None:
         """Refuse spaces whose operations cannot be removed."""
-        space = setting.space
-        if space.choices and not (isinstance(space, DARTS) and space.form == "relaxed"):
-            raise UserError(
-                'space.name: spider searches darts with space.form = "relaxed", or trains a fixed '
-                "model; set one of these"
-            )
+        check_relaxed(setting.space, "spider")
         if self.inputs and self.searcher in ("none", "milenas"):
             raise UserError(
                 f'algorithm.inputs: searcher = "{self.searcher}" removes no edges; set inputs = 0'
@@ -205,12 +200,8 @@ class SPIDER(Algorithm[Global, Private]):
 
     def _mixed(self, client: Client, own: Private, mine: Network) -> milenas.Mixed:
         """Return the own network with its alphas, and validation images for them."""
-        enough = self.epochs * len(client.train)  # every pass has a batch at least
-        val = learn.batches(
-            client, self.batch, epochs=enough, purpose="alphas", examples=client.val
-        )
-        alphas = torch.tensor(own.alphas, device=client.device)
-        return milenas.Mixed(mine, alphas, val, self.alpha_lr, self.alpha_weight)
+        alphas = torch.tensor(own.alphas)
+        return milenas.Mixed.of(client, mine, alphas, self, self.alpha_lr, self.alpha_weight)
 
     def _searched(self, client: Client, own: Private) -> tuple[Private, Log]:
         """Algorithm 2: in the rounds that are for it, decide an edge of both cells."""
@@ -220,15 +211,11 @@ class SPIDER(Algorithm[Global, Private]):
             return own, Log()
         space, task, rng = client.setting.space, client.setting.task, client.rng("search")
         questions = perturb.ask(cast(DARTS, space), own.arch, self.inputs, rng)  # 4
-        tested = self._tested(client, own, questions)
-        arch, rows = own.arch, list[UsedArch]()
-        for question in questions:  # 8, 9
-            rule = cast(perturb.Rule, self.searcher)
-            order = perturb.order(rule, question.doubtful, tested, rng)
-            arch = perturb.common(arch, question.answer(order))
-            rows.append(UsedArch(arch, None, cost.prices(space, arch, task), "decided"))
-        left = shapes(space, arch, task, statistics=True)
-        own = replace(own, arch=arch, weights=learn.pick(own.weights, left.__contains__))
+        tested = self._tested(client, own, perturb.doubts(questions))
+        rule = cast(perturb.Rule, self.searcher)
+        archs = perturb.answers(own.arch, questions, rule, tested, rng)  # 8, 9
+        rows = [UsedArch(a, None, cost.prices(space, a, task), "decided") for a in archs]
+        own = _with_arch(client, own, archs[-1])
         return own, Log(_metrics(tested), tuple(rows))
 
     def _decided(self, client: Client, own: Private) -> tuple[Private, Log]:
@@ -240,10 +227,9 @@ class SPIDER(Algorithm[Global, Private]):
         return own, Log(architectures=(row,))
 
     def _tested(
-        self, client: Client, own: Private, questions: list[perturb.Question]
+        self, client: Client, own: Private, removed: dict[str, Arch]
     ) -> dict[str, tuple[float, float]]:
         """6, 7: test the own network without each of what is in doubt, all in one walk."""
-        removed = {name: one.without[name] for one in questions for name in one.doubtful}
         if self.searcher == "random" or not removed:
             return {}
         store = Store(client.setting.space, client.setting.task, own.weights, client.device)
@@ -264,10 +250,14 @@ def _begun(client: Client, own: Private, msg: Message) -> Private:
 
 def _strongest(client: Client, own: Private) -> Private:
     """Leave the own network each edge's operation of the largest alpha."""
+    space = cast(DARTS, client.setting.space)
+    return _with_arch(client, own, milenas.strongest(space, own.arch, torch.tensor(own.alphas)))
+
+
+def _with_arch(client: Client, own: Private, arch: Arch) -> Private:
+    """Leave the own network the operations of an architecture, with their weights."""
     space, task = client.setting.space, client.setting.task
-    arch = milenas.strongest(cast(DARTS, space), own.arch, torch.tensor(own.alphas))
-    left = shapes(space, arch, task, statistics=True)
-    return replace(own, arch=arch, weights=learn.pick(own.weights, left.__contains__))
+    return replace(own, arch=arch, weights=pruned(own.weights, space, arch, task))
 
 
 def _metrics(tested: dict[str, tuple[float, float]]) -> tuple[Metric, ...]:

@@ -125,9 +125,9 @@ def _check_start(prepared: Prepared, start: Path) -> None:
     """Raise if a server's state is not of this experiment's form."""
     algorithm = prepared.config.algorithm
     kind, _ = state_types(algorithm)
-    found, _ = codec.pack(codec.read(kind, start), copy=False)
-    server = Server(prepared.setting, 0, (), prepared.public)
-    fresh, _ = codec.pack(algorithm.server_init(server), copy=False)
+    state, server = codec.read(kind, start), Server(prepared.setting, 0, (), prepared.public)
+    found, _ = codec.pack(state, copy=False)
+    fresh, _ = codec.pack(algorithm.first_like(server, state), copy=False)
     for name, tensor in fresh.items():
         if tensor.numel() and (name not in found or found[name].shape != tensor.shape):
             raise UserError(

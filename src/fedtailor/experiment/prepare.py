@@ -46,9 +46,14 @@ def prepare(config: Config, federation: Federation) -> Prepared:
             f"data.join_val: {config.algorithm_name} chooses by validation images, so they cannot "
             "join the training images; leave it false"
         )
+    public, wanted = federation.public_examples(), config.algorithm.needs_public(setting)
+    if wanted > (0 if public is None else len(public)):
+        raise UserError(
+            f"data.public: {config.algorithm_name} decides by images of the server, {wanted} at "
+            "the least; set it, to 500 for example"
+        )
     device_of(config.engine.device)
     needs, clients = needed_files(config.algorithm.needs(setting)), clients_of(federation, config)
-    public = federation.public_examples()
     return Prepared(config, setting, clients, participants, federation, needs, public)
 
 

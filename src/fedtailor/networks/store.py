@@ -99,6 +99,12 @@ def cut(weights: Tensors, wanted: Shapes) -> Tensors:
     }
 
 
+def pruned(weights: Tensors, space: SearchSpace, arch: Arch, task: Task) -> Tensors:
+    """Leave out what an architecture has not, by name: no window is cut."""
+    left = shapes(space, arch, task, statistics=True)
+    return {name: weight for name, weight in weights.items() if name in left}
+
+
 class Store:
     """A supernet's weights on a device, and the modules that are bound to them.
 

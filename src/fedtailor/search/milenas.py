@@ -7,7 +7,7 @@ validation loss; the network's own weights learn from the training images alone.
 """
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -15,15 +15,25 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedtailor.core.space import Arch
-from fedtailor.core.types import Batch
+from fedtailor.core.types import Batch, Client
 from fedtailor.networks.network import Network
 from fedtailor.spaces._darts_cell import EDGES, Mixing, Operations
 from fedtailor.spaces.darts import DARTS
+from fedtailor.training import learn
 
 
 def count(space: DARTS) -> int:
     """Return how many alphas there are: one for every operation of every edge, both cells'."""
     return sum(len(offered) for offered in space.offers)
+
+
+def named(space: DARTS, alphas: Tensor) -> dict[str, dict[str, float]]:
+    """Return alphas by the names of edges and operations."""
+    parts = alphas.split([len(offered) for offered in space.offers])
+    return {
+        edge.name: dict(zip(offered, own.tolist(), strict=True))
+        for edge, offered, own in zip(space.choices, space.offers, parts, strict=True)
+    }
 
 
 def mixing(space: DARTS, arch: Arch, alphas: Tensor) -> Mixing:
@@ -56,6 +66,23 @@ class Mixed:
         self.network, self.alphas, self.val = network, alphas, val
         self.rate, self.weight = rate, weight
         self.space = cast(DARTS, network.space)
+
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        network: Network,
+        alphas: Tensor,
+        recipe: learn.Recipe,
+        rate: float,
+        weight: float,
+    ) -> Self:
+        """Mix a client's network; its validation images are drawn by a key of their own."""
+        enough = recipe.epochs * len(client.train)  # every pass has a batch at least
+        val = learn.batches(
+            client, recipe.batch, epochs=enough, purpose="alphas", examples=client.val
+        )
+        return cls(network, alphas.to(client.device), val, rate, weight)
 
     def learn(self, batch: Batch) -> None:
         """Take a step: alpha - rate * (gradient of the training loss + weight * of validation's).

@@ -87,6 +87,22 @@ def question(space: DARTS, arch: Arch, edges: Sequence[int], stay: int = 1) -> Q
     return Question(without, answers)
 
 
+def doubts(questions: Sequence[Question]) -> dict[str, Arch]:
+    """Return what must be tested to answer: the architectures that lack what is in doubt."""
+    return {name: one.without[name] for one in questions for name in one.doubtful}
+
+
+def answers(
+    arch: Arch, questions: Sequence[Question], rule: Rule, tested: Tested, rng: torch.Generator
+) -> list[Arch]:
+    """Answer one question after the other; return the architecture after each."""
+    found = []
+    for question in questions:
+        arch = common(arch, question.answer(order(rule, question.doubtful, tested, rng)))
+        found.append(arch)
+    return found
+
+
 def common(*archs: Arch) -> Arch:
     """Return what is alive in all of some architectures."""
     return tuple(reduce(operator.and_, live) for live in zip(*archs, strict=True))

@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
-from fedtailor.core.space import Arch, Choice, Task, Token
+from fedtailor.core.errors import UserError
+from fedtailor.core.space import Arch, Choice, SearchSpace, Task, Token
 from fedtailor.networks.pieces import ChainSpace, Piece
 from fedtailor.spaces import _darts
 from fedtailor.spaces._darts import NAMES, OPERATION_SETS, Cells
@@ -126,6 +127,15 @@ class DARTS(ChainSpace):
         offers = [edge.offered for edge in _edges(self.operations, self.form)]
         alive = [_decoded(*pair, self.form) for pair in zip(arch, offers, strict=True)]
         return tuple(alive[: len(EDGES)]), tuple(alive[len(EDGES) :])
+
+
+def check_relaxed(space: SearchSpace, who: str) -> None:
+    """Raise unless operations can be removed from a space, or there is nothing to search."""
+    if space.choices and not (isinstance(space, DARTS) and space.form == "relaxed"):
+        raise UserError(
+            f'space.name: {who} searches darts with space.form = "relaxed", or trains a fixed '
+            "model; set one of these"
+        )
 
 
 @dataclass(frozen=True)
