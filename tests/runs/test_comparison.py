@@ -72,7 +72,7 @@ def test_other_images_are_another_setting(tmp_path: Path):
     first, second = comparison.groups(runs)
     assert not comparison.same_data(runs)
     assert comparison.paired(first, second) is None
-    assert comparison.tested_images(runs[0]) == {0: 2, 1: 3}
+    assert comparison.count_test_images(runs[0]) == {0: 2, 1: 3}
 
 
 def test_paired_difference_by_hand(tmp_path: Path):

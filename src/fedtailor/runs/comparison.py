@@ -157,7 +157,7 @@ def same_data(runs: Sequence[Run]) -> bool:
     )
 
 
-def tested_images(run: Run) -> dict[int, int]:
+def count_test_images(run: Run) -> dict[int, int]:
     """Return how many test images each client has; nothing where clients keep their data."""
     bounds = partition(run).get("bounds")
     return {} if bounds is None else dict(enumerate((bounds[:, 3] - bounds[:, 2]).tolist()))

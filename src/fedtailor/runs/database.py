@@ -270,12 +270,12 @@ def tested_clients(db: Database) -> int:
     return db.query("SELECT count(DISTINCT client) FROM metric WHERE split = 'test'")[0][0]
 
 
-def architectures(db: Database, role: str) -> list[ArchOfClient]:
-    """Return the architectures that clients trained or deployed, in order of rounds."""
+def architectures(db: Database, role: str, round: int | None = None) -> list[ArchOfClient]:
+    """Return the architectures that clients trained or deployed, in order; or of one round."""
     rows = db.query(
-        "SELECT round, client, arch, cost, idle FROM architecture WHERE role = ?"
-        " ORDER BY round, client",
-        role,
+        "SELECT round, client, arch, cost, idle FROM architecture"
+        " WHERE role = ? AND (? IS NULL OR round = ?) ORDER BY round, client",
+        *(role, round, round),
     )
     return [
         ArchOfClient(
@@ -283,6 +283,24 @@ def architectures(db: Database, role: str) -> list[ArchOfClient]:
         )
         for round, client, arch, cost, idle in rows
     ]
+
+
+def has_role(db: Database, role: str) -> bool:
+    """Tell whether any architecture has a role."""
+    return bool(db.query("SELECT 1 FROM architecture WHERE role = ? LIMIT 1", role))
+
+
+def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], int]]:
+    """Count by round how many architectures of a role took an option (choice, gene)."""
+    rows = db.query(
+        "SELECT round, each.key, each.value, count(*) FROM architecture, json_each(arch) AS each"
+        " WHERE role = ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+        role,
+    )
+    found: dict[int, dict[tuple[int, int], int]] = {}
+    for round, choice, gene, number in rows:
+        found.setdefault(round, {})[choice, gene] = number
+    return found
 
 
 def tuned_pairs(db: Database, weights: str, epochs: int) -> list[TunedPair]:

@@ -23,6 +23,7 @@ from fedtailor.runs.database import Database
 from fedtailor.runs.record import RoundRecord
 
 CONFIG = "config.toml"
+ENVIRONMENT = "environment.json"
 START = "start.safetensors"  # the server's first state, of a run that begins with one
 
 
