@@ -57,6 +57,8 @@ def coverage(search: Search) -> dict[tuple[int, int], int]:
     """Count by choice and option how many trained networks of all rounds took it."""
     found: dict[tuple[int, int], int] = {}
     role, _ = _what(search)
+    if role == "decided":  # all of a supernet was trained, whatever is decided
+        return {}
     for counts in database.option_counts(search.run.db, role).values():
         for key, number in counts.items():
             found[key] = found.get(key, 0) + number
@@ -64,8 +66,10 @@ def coverage(search: Search) -> dict[tuple[int, int], int]:
 
 
 def _what(search: Search) -> tuple[str, str]:
-    kept = database.has_role(search.run.db, "archive")
-    return ("archive", "what archives keep") if kept else ("trained", "what was trained")
+    for role, of in (("archive", "what archives keep"), ("decided", "what is left")):
+        if database.has_role(search.run.db, role):
+            return role, of
+    return "trained", "what was trained"
 
 
 def _ranks(count: int) -> list[str]:

@@ -88,7 +88,7 @@ def _known(run: Run, _round: int) -> dict[str, Any]:
 def option_name(search: Search, choice: dict[str, Any], gene: int) -> str:
     """Say what an option is; a bit mask of a relaxed DARTS edge by its live operations."""
     space = asked(search.run, "space")
-    if space["name"] == "darts" and space.get("form") == "relaxed":
+    if space.get("name") == "darts" and space.get("form") == "relaxed":
         return alive_operations(space["operations"], choice["name"], gene)
     return str(choice["options"][gene])
 

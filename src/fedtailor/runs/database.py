@@ -285,6 +285,13 @@ def architectures(db: Database, role: str, round: int | None = None) -> list[Arc
     ]
 
 
+def gain_settings(db: Database) -> list[tuple[str, int]]:
+    """Return the weights and epochs of tuning with which gains were measured."""
+    if not _has_table(db, "gain"):
+        return []
+    return db.query("SELECT DISTINCT weights, epochs FROM gain ORDER BY 1, 2")  # pyright: ignore[reportReturnType]
+
+
 def has_role(db: Database, role: str) -> bool:
     """Tell whether any architecture has a role."""
     return bool(db.query("SELECT 1 FROM architecture WHERE role = ? LIMIT 1", role))
@@ -378,6 +385,15 @@ def failures(db: Database) -> int:
     """Count the clients' failures."""
     distinct = "SELECT DISTINCT round, client FROM event WHERE kind = 'failure'"
     return db.query(f"SELECT count(*) FROM ({distinct})")[0][0]
+
+
+def failed_clients(db: Database) -> list[tuple[int, int]]:
+    """Return round and client of all failures."""
+    rows = db.query(
+        "SELECT DISTINCT round, client FROM event WHERE kind = 'failure' AND client NOT NULL"
+        " ORDER BY round, client"
+    )
+    return [(round, client) for round, client in rows]
 
 
 def warnings(db: Database) -> list[str]:

@@ -11,13 +11,18 @@ from typing import Any
 from fedtailor.report.drawing import HALF
 from fedtailor.report.files import svgs_of, write_picture
 from fedtailor.report.pictures import (
+    blocks,
     budgets,
+    cells,
+    coverage,
     labels,
+    matrix,
     networks,
     over_clients,
     over_rounds,
     points,
     searches,
+    time_spent,
 )
 from fedtailor.report.svg import Draw, Drawn, inline
 from fedtailor.runs.comparison import Group
@@ -83,6 +88,30 @@ PICTURES = (
         networks.architecture_map,
     ),
     Picture(
+        "cells",
+        "What do the cells look like?",
+        "Both cells of the networks of a few clients: by accuracy the best, the median and the "
+        "worst, and the two that differ most. Inputs are on the left, every edge says its "
+        "operations (dotted: none), and all nodes go to the output.",
+        cells.searched_cells,
+    ),
+    Picture(
+        "blocks",
+        "What do the networks look like?",
+        "The networks of a few clients, stage by stage: by accuracy the best, the median and the "
+        "worst, and the two that differ most. A box is a block with its kernel and expansion (the "
+        "colour: blue the smallest, orange the largest); beside a stage's name is its width.",
+        blocks.block_diagrams,
+    ),
+    Picture(
+        "matrix",
+        "How personal are the networks?",
+        "Every client's network (column), tuned on every client's training images (row), by test "
+        "accuracy in percent; own networks are on the diagonal, like clients beside one another. "
+        "p is how often networks dealt at random would do as well (`fedtailor gain`).",
+        matrix.personalisation,
+    ),
+    Picture(
         "search",
         "Has the search decided?",
         "The mean entropy of policies or, where clients search for themselves, of what their "
@@ -95,8 +124,15 @@ PICTURES = (
         "options",
         "What did the search prefer?",
         "Of all choices of all networks that clients trained in a round (or, where they search for "
-        "themselves, that their archives kept), the share that took each option.",
+        "themselves, that their archives kept or that was left), the share that took each option.",
         searches.options_over_rounds,
+    ),
+    Picture(
+        "coverage",
+        "Was all of the supernet trained?",
+        "Of all networks that clients trained (or their archives kept), the percentage that took "
+        "each option (column) of each choice (row); vermilion options were never taken.",
+        coverage.supernet_coverage,
     ),
     Picture(
         "budgets",
@@ -122,6 +158,21 @@ PICTURES = (
         "Each mark is a client: the size of the network it would deploy, the multiply-adds of one "
         "image, and its test accuracy.",
         points.accuracy_by_cost,
+    ),
+    Picture(
+        "timeline",
+        "Whom did the rounds wait for?",
+        "Each row is a client, each bar its part of a round; a round ends with its slowest client. "
+        "At most the last 30 rounds and the 30 clients that were waited for longest; of several "
+        "seeds the first.",
+        time_spent.timeline,
+    ),
+    Picture(
+        "parts",
+        "What takes a client's time?",
+        "The CPU seconds of a client's round, by the parts that a method tells apart, on average "
+        "over all clients' rounds here.",
+        time_spent.parts_of_a_round,
     ),
 )
 
