@@ -71,7 +71,7 @@ def difference_table(groups: Sequence[Group]) -> tuple[Table, Table] | None:
     found = what_differs(groups)
     if len(groups) == 1 or not found:
         return None
-    both = {key: row for key, row in found.items() if sum(value != "—" for value in row) > 1}
+    both = {key: row for key, row in found.items() if "—" not in row}
     own = {key: row for key, row in found.items() if key not in both}
     names = [group.name for group in groups]
     return _turned(both, names), _turned(own, names)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from fedtailor.report.drawing import HALF, clip, looks
+from fedtailor.report.drawing import HALF, looks
 from fedtailor.report.pictures.networks import SCALE
 from fedtailor.report.representatives import representatives
 from fedtailor.report.search_facts import deployed, searches
@@ -47,9 +47,9 @@ def block_diagrams(groups: Sequence[Group]) -> Drawn | None:
         values = accuracies(search.run)
         for client, why in representatives(values, there.genes).items():
             found = stages(choices, there.genes[client])
-            name = f"{looks(groups)[search.place].title}, " if len(groups) > 1 else ""
+            name = f"{looks(groups)[search.place].title}\n" if len(groups) > 1 else ""
             title = f"{name}client {client} ({why}): {percent(values[client])}"
-            panels.append(_figure(found, clip(title, 62)))
+            panels.append(_figure(found, title, _span(choices)))
             rows += [
                 (groups[search.place].name, client, why, stage, number, *_cells(one, number))
                 for stage, one in found.items()
@@ -80,17 +80,17 @@ def _cells(stage: Stage, number: int) -> tuple[Any, Any, Any]:
     return known.get("width"), known.get("kernel"), known.get("expansion")
 
 
-def _figure(found: dict[str, Stage], title: str) -> Figure:
-    figure = Figure(figsize=(HALF, 0.5 + 0.36 * len(found)), layout="constrained")
+def _span(choices: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Return the smallest and the largest expansion there is."""
+    offered = [choice["options"] for choice in choices if choice["name"].endswith(" expansion")]
+    sizes = [float(option) for options in offered for option in options]
+    return (min(sizes), max(sizes)) if sizes else (0.0, 0.0)
+
+
+def _figure(found: dict[str, Stage], title: str, span: tuple[float, float]) -> Figure:
+    figure = Figure(figsize=(HALF, 0.6 + 0.34 * len(found)), layout="constrained")
     axes = figure.subplots()
     most = max(int(stage.all.get("depth", 1)) for stage in found.values())
-    sizes = [
-        float(value)
-        for stage in found.values()
-        for number in range(1, most + 1)
-        if (value := stage.layer(number).get("expansion")) is not None
-    ]
-    span = (min(sizes), max(sizes)) if sizes else (0.0, 1.0)
     for row, stage in enumerate(found.values()):
         _stage(axes, row, stage, span)
     axes.set_yticks(range(len(found)), [_name(name, stage) for name, stage in found.items()])
@@ -101,7 +101,7 @@ def _figure(found: dict[str, Stage], title: str) -> Figure:
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0, labelsize=8)
-    axes.set_title(title)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
     return figure
 
 
@@ -110,8 +110,9 @@ def _stage(axes: Axes, row: int, stage: Stage, span: tuple[float, float]) -> Non
         return
     for number in range(1, int(stage.all["depth"]) + 1):
         known = stage.layer(number)
-        size = float(known.get("expansion", span[0]))
-        shade = 0.5 if span[0] == span[1] else (size - span[0]) / (span[1] - span[0])
+        size = known.get("expansion")
+        plain = size is None or span[0] == span[1]
+        shade = 0.5 if plain else (float(size) - span[0]) / (span[1] - span[0])
         box = FancyBboxPatch(
             (number - 0.95, row - 0.36), 0.9, 0.72, boxstyle="round,pad=0,rounding_size=0.08",
             facecolor=SCALE(float(np.clip(shade, 0, 1))), edgecolor=MUTED, linewidth=0.6,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedtailor.report.drawing import HALF, clip, looks
+from fedtailor.report.drawing import HALF, looks
 from fedtailor.report.representatives import representatives
 from fedtailor.report.search_facts import Deployed, Search, deployed, option_name, searches
 from fedtailor.report.svg import COLOURS, GRID, INK, LOSER, MUTED, PAPER, Drawn, styled
@@ -37,7 +37,7 @@ def searched_cells(groups: Sequence[Group]) -> Drawn | None:
         values = accuracies(search.run)
         for client, why in representatives(values, there.genes).items():
             edges = _edges(search, there, client)
-            name = f"{looks(groups)[search.place].title}, " if len(groups) > 1 else ""
+            name = f"{looks(groups)[search.place].title}\n" if len(groups) > 1 else ""
             title = f"{name}client {client} ({why}): {percent(values[client])}"
             panels.append(_figure(edges, title))
             rows += [(groups[search.place].name, client, why, *edge) for edge in edges]
@@ -63,10 +63,10 @@ def _edges(search: Search, there: Deployed, client: int) -> list[tuple[str, str,
 
 
 def _figure(edges: list[tuple[str, str, str, str]], title: str) -> Figure:
-    figure = Figure(figsize=(HALF, 4.4), layout="constrained")
+    figure = Figure(figsize=(HALF, 4.8), layout="constrained")
     for axes, cell in zip(figure.subplots(2), ("normal", "reduction"), strict=True):
         _cell(axes, [edge[1:] for edge in edges if edge[0] == cell])
-        axes.set_title(f"{clip(title, 60)}\n{cell} cell" if cell == "normal" else "reduction cell")
+        axes.set_title(f"{title}\n{cell} cell" if cell == "normal" else "reduction cell")
     return figure
 
 
@@ -78,7 +78,8 @@ def _cell(axes: Axes, edges: list[tuple[str, str, str]]) -> None:
     nx.draw_networkx_nodes(
         graph, PLACES, ax=axes, node_size=330, node_color=PAPER, edgecolors=MUTED
     )
-    nx.draw_networkx_labels(graph, PLACES, ax=axes, font_size=6.5, font_color=INK)
+    named = {node: node.strip("c_{}") for node in graph}  # the inputs are k-2 and k-1
+    nx.draw_networkx_labels(graph, PLACES, named, ax=axes, font_size=6.5, font_color=INK)
     for node in "0123":
         _arrow(axes, graph, (node, "out"), GRID, "solid", "")
     for source, target, operations in edges:
@@ -88,7 +89,7 @@ def _cell(axes: Axes, edges: list[tuple[str, str, str]]) -> None:
         _arrow(axes, graph, (source, target), tint, line, "+".join(names))
     axes.set_axis_off()
     axes.set_xlim(-0.5, 7.6)
-    axes.set_ylim(-2.1, 2.1)
+    axes.set_ylim(-2.6, 2.3)
 
 
 def _arrow(
@@ -100,7 +101,7 @@ def _arrow(
     (x0, y0), (x1, y1) = (PLACES[node] for node in edge)
     bend = 0.0
     if y0 == y1:
-        bend = (-0.32 if y0 > 0 else 0.32) * (x1 - x0 > 1.6)
+        bend = (-1.0 if y0 > 0 else 1.0) * (0.0 if x1 - x0 < 2 else 0.34 if x1 - x0 < 4 else 0.27)
     style = f"arc3,rad={bend}"
     how = {"edgelist": [edge], "ax": axes, "connectionstyle": style, "edge_color": colour}
     nx.draw_networkx_edges(graph, PLACES, style=line, width=1.3, arrowsize=7, node_size=330, **how)

@@ -55,7 +55,7 @@ def _figure(search: Search, counts: dict[tuple[int, int], int], title: str) -> F
     axes.set_yticks(range(len(choices)), [clip(c["name"], 28) for c in choices], fontsize=7.5)
     _name_options(axes, search)
     never = int((shares == 0).sum())
-    told = f"{never} of {int((~np.isnan(shares)).sum())} options were never trained"
+    told = f"{never} of {int((~np.isnan(shares)).sum())} options were never taken"
     axes.set_title(f"{title}: {told}")
     return figure
 

@@ -9,13 +9,14 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 
 from fedtailor.report.drawing import HALF, columns, looks
 from fedtailor.report.svg import COLOURS, INK, Drawn, styled
-from fedtailor.report.wording import percent, points
+from fedtailor.report.wording import counted, percent, points
 from fedtailor.runs import database
 from fedtailor.runs.comparison import Group
 from fedtailor.runs.folder import Run
 from fedtailor.runs.gains import Gain, gain_of
 
 MAX_PANELS = 4  # settings
+WHOSE = {"theirs": "their own weights", "global": "weights of the last supernet"}
 MAX_WRITTEN = 12  # clients whose values are written into the cells
 
 
@@ -28,7 +29,8 @@ def personalisation(groups: Sequence[Group]) -> Drawn | None:
             for weights, epochs, clients in measured(run):
                 found = gain_of(run, weights, epochs, clients)
                 name = f"{look.title}, " if len(groups) > 1 else ""
-                panels.append(_figure(found, f"{name}{weights} weights, {epochs} epochs of tuning"))
+                whose, tuned = WHOSE.get(weights, weights), counted(epochs, "epoch")
+                panels.append(_figure(found, f"{name}{whose}, {tuned} of tuning"))
                 rows += [
                     (
                         group.name,

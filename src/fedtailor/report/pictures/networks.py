@@ -66,6 +66,8 @@ def _map(search: Search, there: Deployed, groups: Sequence[Group]) -> Figure:
     name_clients(cells, order)
     if entropies := mean_entropies(search.found):
         undecided.barh(range(len(choices)), list(entropies.values()), height=0.7, color=MUTED)
+    else:
+        undecided.set_visible(False)
     undecided.set_xlim(0, 1)
     undecided.set_xlabel("entropy")
     undecided.grid(visible=False, axis="y")
