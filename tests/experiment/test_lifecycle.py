@@ -17,6 +17,7 @@ from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.steps import Execution
 from fedtailor.report.tables import client_table
 from fedtailor.runs import database
+from fedtailor.runs.comparison import groups
 from fedtailor.runs.config import make_config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.partition_file import check_partition
@@ -101,10 +102,10 @@ def test_shifted_images_are_the_same_whoever_hosts_them(tiny: Tiny, tmp_path: Pa
     assert after.pop("shifts").tolist()[::2] == ["noise 0.1"] * 3
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
-    table = client_table(found[:1])
+    table = client_table(groups(found[:1]))
     assert table is not None and table["columns"][-1] == "shift"
-    assert {client: cells[-1].text for client, _, cells in table["rows"]}[4] == "noise 0.1"
-    both = client_table([plain, found[0]])
+    assert {client: cells[-1].text for client, cells in table["rows"]}[4] == "noise 0.1"
+    both = client_table(groups([plain, found[0]]))
     assert both is not None and "shift" not in both["columns"]  # other clients
     other = tiny(**shift, data__shift_strength=2.0)
     with pytest.raises(UserError, match="no longer what the run began with"):

@@ -12,8 +12,9 @@ from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.planning import plan
 from fedtailor.report.facts import clients_in_order
-from fedtailor.report.pictures import any_run
-from fedtailor.report.tables import client_table, run_table
+from fedtailor.report.pictures import labels
+from fedtailor.report.tables import Row, client_table, result_tables
+from fedtailor.runs.comparison import groups
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
@@ -27,6 +28,10 @@ TABLE = table("fedavg") | {
     "rounds": 2,
     "algorithm": {"name": "fedavg", "lr": 0.1, "finetune_epochs": 2},
 }  # fmt: skip
+
+
+def rows_of(*runs: Run) -> list[Row]:
+    return [Row(group, [summarise(one) for one in group.runs]) for group in groups(runs)]
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +79,13 @@ def test_show_and_report_tell_them_apart(whole: Run):
     mean, std = (100 * summary["unseen_labels"][key] for key in ("mean", "std"))
     (line,) = [one for one in summary_lines(summary) if one.startswith("unseen labels")]
     assert f"{mean:.1f} % ± {std:.1f}" in line and "(6 clients)" in line
-    columns, (row,) = run_table([summary])
-    cells = dict(zip(columns, row, strict=True))
+    _, more = result_tables(rows_of(whole))
+    cells = dict(zip(more.columns, more.rows[0][1], strict=True))
     assert cells["seen labels"].value == summary["seen_labels"]["mean"]
     assert cells["unseen labels"].value == summary["unseen_labels"]["mean"]
-    clients = client_table([whole])
+    clients = client_table(groups([whole]))
     assert clients is not None and clients["columns"][-2:] == ["seen labels", "unseen labels"]
-    for client, _, cells in clients["rows"]:
+    for client, cells in clients["rows"]:
         assert cells[-1].value == summary["unseen_labels"]["per_client"][str(client)]
 
 
@@ -90,16 +95,16 @@ def test_nothing_is_told_apart_unless_asked_for(tiny: Tiny, tmp_path: Path):
     assert summary["seen_labels"] is summary["unseen_labels"] is None
     assert not found.db.query("SELECT 1 FROM metric WHERE name LIKE '%seen_accuracy'")
     assert not any("unseen" in line for line in summary_lines(summary))
-    assert "unseen labels" not in run_table([summary])[0]
-    clients = client_table([found])
+    assert "unseen labels" not in result_tables(rows_of(found))[1].columns
+    clients = client_table(groups([found]))
     assert clients is not None and "unseen labels" not in clients["columns"]
 
 
 def test_a_run_beside_others_has_an_empty_cell(whole: Run, tiny: Tiny, tmp_path: Path):
     other = run(tiny(rounds=1), tmp_path / "run")
-    columns, rows = run_table([summarise(whole), summarise(other)])
-    at = columns.index("unseen labels")
-    assert rows[0][at].value is not None and rows[1][at].value is None
+    _, more = result_tables(rows_of(whole, other))
+    at = more.columns.index("unseen labels")
+    assert more.rows[0][1][at].value is not None and more.rows[1][1][at].value is None
 
 
 def test_the_plan_tells_how_many(data: Federation):
@@ -111,10 +116,11 @@ def test_the_plan_tells_how_many(data: Federation):
 
 
 def test_the_picture_marks_them(whole: Run, data: Federation):
-    figure = any_run.label_distribution([whole])
-    assert figure
+    drawn = labels.label_distribution(groups([whole]))
+    assert drawn
+    (figure,) = drawn.panels
     marks: Any = figure.axes[1].collections
-    order = clients_in_order([whole])
+    order = clients_in_order(groups([whole]))
     wanted = {(x, y) for x, y in zip(*np.nonzero(data.unseen_tests()[order]), strict=True)}
     assert {tuple(place) for place in np.asarray(marks[1].get_offsets()).astype(int)} == wanted
     assert "36 test images are of unseen classes" in figure.axes[0].get_title("left")
@@ -127,9 +133,9 @@ def test_many_clients_have_them_marked_by_colour(tmp_path: Path):
     )
     data = load_federation(config.data)
     many = create_run(tmp_path / "many", config, (), data)
-    figure = any_run.label_distribution([many])
-    assert figure
-    image = np.asarray(figure.axes[1].images[0].get_array())
+    drawn = labels.label_distribution(groups([many]))
+    assert drawn
+    image = np.asarray(drawn.panels[0].axes[1].images[0].get_array())
     vermilion = np.abs(image[..., :3] - np.array([0xD5, 0x5E, 0x00]) / 255).sum(axis=2) < 1e-6
     assert np.array_equal(vermilion, data.unseen_tests().T > 0) and vermilion.any()
 
@@ -140,5 +146,5 @@ def test_runs_made_before_they_were_kept_are_drawn_without(whole: Run, tmp_path:
     )
     kept = {name: value for name, value in old.partition().items() if name != "unseen"}
     np.savez_compressed(old.path / "partition.npz", allow_pickle=False, **kept)
-    figure = any_run.label_distribution([old])
-    assert figure and "unseen" not in figure.axes[0].get_title("left")
+    drawn = labels.label_distribution(groups([Run(old.path)]))
+    assert drawn and "unseen" not in drawn.panels[0].axes[0].get_title("left")

@@ -52,7 +52,8 @@ class Reader(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.rows: list[list[tuple[str, float | None, str]]] = []
-        self.tables: list[int] = []  # the first row of each
+        self.tables: list[tuple[str, int]] = []  # the section, and the first row of each
+        self.section = ""
         self.ids: list[str] = []
         self.tags: set[str] = set()
         self.text = ""
@@ -63,8 +64,10 @@ class Reader(HTMLParser):
         self.tags.add(tag)
         if given.get("id"):
             self.ids.append(given["id"] or "")
+        if tag == "section":
+            self.section = given.get("id") or ""
         if tag == "table":
-            self.tables.append(len(self.rows))
+            self.tables.append((self.section, len(self.rows)))
         elif tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
@@ -78,18 +81,40 @@ class Reader(HTMLParser):
             label, value, text = self.rows[-1][-1]
             self.rows[-1][-1] = label, value, (text + data).strip()
 
-    def table(self, number: int) -> list[dict[str, float | None]]:
-        """Return the rows of a table whose cells say what they are."""
-        first, last, *_ = [*self.tables[number:], len(self.rows)]
-        rows = [{label: value for label, value, _ in row if label} for row in self.rows[first:last]]
-        return [row for row in rows if row]
+    def table(self, section: str) -> list[dict[str, float | None]]:
+        """Return the rows of a section's tables, those of one row beside one another."""
+        found: list[list[dict[str, float | None]]] = []
+        ends = [*(first for _, first in self.tables[1:]), len(self.rows)]
+        for (name, first), last in zip(self.tables, ends, strict=True):
+            if name == section:
+                rows = self.rows[first + 1 : last]
+                found.append([{label: value for label, value, _ in row if label} for row in rows])
+        return [
+            dict(kv for part in parts for kv in part.items()) for parts in zip(*found, strict=True)
+        ]
+
+    def texts(self, section: str) -> list[list[str]]:
+        """Return the texts of a section's tables, row by row."""
+        ends = [*(first for _, first in self.tables[1:]), len(self.rows)]
+        spans = zip(self.tables, ends, strict=True)
+        return [
+            [text for _, _, text in row]
+            for (name, first), last in spans
+            if name == section
+            for row in self.rows[first:last]
+        ]
 
     def headline(self) -> list[dict[str, float | None]]:
-        return self.table(0)
+        return self.table("results")
 
     def clients(self) -> dict[int, list[float | None]]:
-        rows = [r for r in self.rows if r[0][2].isdigit() and not r[0][0]]
-        return {int(row[0][2]): [value for _, value, _ in row[2:]] for row in rows}
+        """Return the accuracies of the table of clients."""
+        ends = [*(first for _, first in self.tables[1:]), len(self.rows)]
+        for (name, first), last in zip(self.tables, ends, strict=True):
+            if name == "every-client":
+                rows = self.rows[first + 1 : last]
+                return {int(row[0][2]): [value for _, value, _ in row[3:]] for row in rows}
+        return {}
 
 
 def made_up(path: Path, clients: int = 6, rounds: int = 4, **more: Any) -> Run:

@@ -1,5 +1,6 @@
 """The page: its numbers are the run's, and it copes with whatever there is."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,14 +12,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import fedtailor
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.prepare import prepare
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.report import facts
-from fedtailor.report.page import write_report
+from fedtailor.report.page import default_page, figures_of, write_report
 from fedtailor.report.wording import duration
+from fedtailor.runs.comparison import accuracies, count_test_images, groups, paired
 from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
@@ -31,10 +34,11 @@ def test_headline_is_the_summary(fedavg: Run, tmp_path: Path):
     page, summary = Reader(report(tmp_path, fedavg)), summarise(fedavg)
     assert page.headline() == [
         {
-            "space": None,
             "accuracy": summary["test_accuracy"]["mean"],
             "worst 10 %": summary["test_accuracy"]["worst10"],
             "untuned": summary["untuned"]["mean"],
+            "space": None,
+            "mean over images": weighted(fedavg),
             "val-selected": summary["val_selected"]["mean"],
             "balanced accuracy": summary["other_scores"]["balanced_accuracy"]["mean"],
             "macro-F1": summary["other_scores"]["macro_f1"]["mean"],
@@ -45,14 +49,29 @@ def test_headline_is_the_summary(fedavg: Run, tmp_path: Path):
             "failures": 0,
         }
     ]
-    mean, std = (100 * summary["test_accuracy"][key] for key in ("mean", "std"))
-    assert f"fedavg: {mean:.1f} % test accuracy on average over {CLIENTS} clients" in page.text
-    assert f"± {std:.1f}" in page.text
+    (group,) = groups([fedavg])
+    found = group.accuracy
+    assert found and found.low is not None and found.high is not None
+    low, high = 100 * max(found.low, 0), 100 * min(found.high, 1)
+    assert (
+        f"fedavg: {100 * found.mean:.1f} % test accuracy on average over {CLIENTS} clients (95 % "
+        f"interval {low:.1f} to {high:.1f} %)" in page.text
+    )
+    assert f"± {100 * (found.high - found.mean):.1f}" in page.text
     assert f"{summary['bytes']['down'] / 1e6:.2f} down" in page.text
     assert summary["digest"] in page.text
     assert (fedavg.path / "config.toml").read_text() in page.text
     assert "validation chose round" in page.text
     assert "not finished" not in page.text
+    assert f"Written by fedtailor {fedtailor.__version__}." in page.text
+    about = json.loads((fedavg.path / "environment.json").read_text())
+    assert f"torch {about['packages']['torch']}" in page.text and about["platform"] in page.text
+
+
+def weighted(run: Run) -> Any:
+    images, values = count_test_images(run), accuracies(run)
+    share = sum(images[client] * value for client, value in values.items())
+    return pytest.approx(share / sum(images[client] for client in values))
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -67,14 +86,15 @@ def test_of_several_runs_columns_that_say_nothing_are_left_out(
     (changed / "config.toml").write_text(config.replace('"cnn"', '"resnet18"'))
     page = Reader(report(tmp_path, local, Run(changed)))
     assert [row["failures"] for row in page.headline()] == [0, 1]
-    assert [row[1][2] for row in page.rows[1:3]] == ["cnn", "resnet18"]
+    more = page.texts("results")[-2:]
+    assert [row[1] for row in more] == ["cnn", "resnet18"]
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_costs_are_the_summary_s(fedavg: Run, local: Run, tmp_path: Path):
     text = report(tmp_path, fedavg, local)
     assert "What a client's round costs" in text
-    for row, made in zip(Reader(text).table(1), (fedavg, local), strict=True):
+    for row, made in zip(Reader(text).table("costs"), (fedavg, local), strict=True):
         cost = summarise(made)["cost"]
         assert row == {
             "CPU seconds": cost["sum"]["seconds"]["mean"],
@@ -92,7 +112,7 @@ def test_what_is_sent_once_stands_beside_the_rest(changed: Path, fedavg: Run, tm
     assert [row["MB up, down"] for row in page.headline()] == [summarise(fedavg)["bytes"]["up"]] * 2
     down = summarise(fedavg)["bytes"]["down"] / 1e6
     assert f"{down:.2f} down\n7.00 once" in page.text
-    assert [row["MB once"] for row in page.table(1)] == [7.0, None]
+    assert [row["MB once"] for row in page.table("costs")] == [7.0, None]
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -114,9 +134,6 @@ def test_several_runs_have_a_row_and_a_column_each(fedavg: Run, local: Run, tmp_
     assert [row["accuracy"] for row in page.headline()] == [a["mean"] for a in accuracy]
     for client, values in page.clients().items():
         assert values == [a["per_client"][str(client)] for a in accuracy]
-    best = max(range(2), key=lambda i: accuracy[i]["mean"])
-    name, mean = ("local", "fedavg")[best], 100 * accuracy[best]["mean"]
-    assert f"Best on average over the clients: {name}, {mean:.1f} %." in page.text
     assert all(summary["digest"] in page.text for summary in summaries)
     assert "did not deal the same images" not in page.text
 
@@ -124,8 +141,82 @@ def test_several_runs_have_a_row_and_a_column_each(fedavg: Run, local: Run, tmp_
 @pytest.mark.usefixtures("no_pictures")
 def test_a_tie_is_called_one(changed: Path, fedavg: Run, tmp_path: Path):
     page = report(tmp_path, fedavg, Run(changed))
-    assert "Best on average over the clients: all alike, " in page
+    says = "No difference beyond chance between fedavg (fedavg) and fedavg (changed): "
+    assert says in page
     assert 'class="best"' not in page
+
+
+def set_accuracies(path: Path, values: list[float]) -> Run:
+    for client, value in enumerate(values):
+        accuracy = "UPDATE metric SET value = ? WHERE name = 'accuracy' AND split = 'test'"
+        edit(path, f"{accuracy} AND client = ?", value, client)
+    return Run(path)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_winner_is_named_only_beyond_chance(changed: Path, folder: Path, tmp_path: Path):
+    base = Path(shutil.copytree(folder / "local", tmp_path / "base"))
+    alone = set_accuracies(base, [0.5, 0.6, 0.5, 0.6, 0.5, 0.6])
+    lucky = set_accuracies(changed, [0.9, 0.4, 0.9, 0.4, 0.9, 0.4])  # 10 points on average
+    page = report(tmp_path, alone, lucky)
+    assert "No difference beyond chance between fedavg and local: means of 55.0 to 65.0 %" in page
+    assert 'class="best"' not in page and "fedavg is ahead" not in page
+    better = set_accuracies(changed, [0.6, 0.7, 0.6, 0.7, 0.6, 0.8])
+    page = report(tmp_path, alone, better)
+    assert "fedavg is ahead: 66.7 % on average over 6 clients, 11.7 points ahead of local" in page
+    found = paired(*reversed(groups([alone, better])))
+    assert found and found.beyond_chance
+    assert f"+{100 * (found.low or 0):.1f} to +{100 * (found.high or 0):.1f}" in page
+    assert page.count('class="best"') == 1
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_seeds_of_a_setting_are_one_row(changed: Path, fedavg: Run, local: Run, tmp_path: Path):
+    config = (changed / "config.toml").read_text()
+    (changed / "config.toml").write_text(config.replace("seed = 0", "seed = 7", 1))
+    again = set_accuracies(changed, [0.0] * CLIENTS)
+    page = Reader(report(tmp_path, fedavg, local, again))
+    mean = summarise(fedavg)["test_accuracy"]["mean"] / 2
+    assert [row["accuracy"] for row in page.headline()] == [
+        pytest.approx(mean), summarise(local)["test_accuracy"]["mean"],
+    ]  # fmt: skip
+    assert ["seed", "0, 7", "0"] in page.texts("differences")
+    assert "1 to 2 seeds" in page.text and "Seed 7" in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_differs_stands_above_the_results(fedavg: Run, local: Run, tmp_path: Path):
+    text = report(tmp_path, fedavg, local)
+    page = Reader(text)
+    assert ["algorithm.name", "fedavg", "local"] in page.texts("differences")
+    assert text.index('id="differences"') < text.index('id="results"')
+    assert 'id="differences"' not in report(tmp_path, fedavg), "alone"
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_number_of_test_images_is_told(fedavg: Run, tmp_path: Path):
+    sizes = [count_test_images(fedavg)[client] for client in accuracies(fedavg)]
+    page = report(tmp_path, fedavg)
+    assert f"{sum(sizes):,} in all: one image is" in page
+    assert f"{100 / min(sizes):.1f} points of a client" in page
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_folder_that_cannot_be_read_is_named(changed: Path, fedavg: Run, tmp_path: Path):
+    edit(changed, "DROP TABLE message")
+    with pytest.raises(UserError, match=f"{changed}: cannot be read"):
+        report(tmp_path, fedavg, Run(changed))
+
+
+def test_a_comparison_is_a_new_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [folder / "fedavg", folder / "local"]
+    assert default_page(paths) == Path("compare-fedavg-local.html")
+    assert figures_of(default_page(paths)) == Path("compare-fedavg-local-figures")
+    assert default_page(paths[:1]) == folder / "fedavg" / "report.html"
+    assert figures_of(default_page(paths[:1])) == folder / "fedavg" / "figures"
+    many = default_page([folder / f"run{k}" for k in range(20)])
+    assert many == Path("compare-run0-run1-run2-and-17-more.html")
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -134,16 +225,21 @@ def test_runs_with_other_data_are_not_compared_by_client(local: Run, tmp_path: P
     other = run(config, out=tmp_path / "other")
     page = report(tmp_path, local, other)
     assert "did not deal the same images" in page
-    assert facts.gains([local, other]) == []
-    assert 'class="best"' not in page[page.index("Every client") :]
+    assert "Different data, so no winner: local " in page
+    assert facts.gains(groups([local, other])) == []
+    assert 'class="best"' not in page
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_runs_of_one_algorithm_are_named_by_folder(changed: Path, fedavg: Run, local: Run):
     deeper = Path(shutil.copytree(changed, changed / "x" / "changed"))
     runs = [Run(changed), fedavg, local]
-    assert facts.titles(runs) == ["fedavg (changed)", "fedavg (fedavg)", "local"]
-    assert facts.titles([Run(changed), Run(deeper)]) == [
+    assert [group.name for group in groups(runs)] == [
+        "fedavg (changed)",
+        "fedavg (fedavg)",
+        "local",
+    ]
+    assert [group.name for group in groups([Run(changed), Run(deeper)])] == [
         f"fedavg ({changed.resolve()})",
         f"fedavg ({deeper.resolve()})",
     ]
@@ -213,7 +309,7 @@ def test_hostile_names_are_text(fedavg: Run, folder: Path, tmp_path: Path):
     Run(hostile).note(1, 0, "failure", "<script>alert(2)</script>")
     page = report(tmp_path, Run(hostile), fedavg)
     read = Reader(page)
-    assert not read.tags & {"script", "img"}
+    assert "img" not in read.tags and page.count("<script") == 1, "the page's own"
     assert f"fedavg ({hostile.name})" in read.text
     assert "<script>alert(2)</script>" in read.text
     assert set(HOSTILE[1:]) <= {text.text for text in texts(page)}
@@ -233,8 +329,10 @@ def test_same_bytes_twice(fedavg: Run, local: Run, tmp_path: Path):
         write_report([fedavg, local], out / "report.html", out / "figures")
         both.append({p.relative_to(out): p.read_bytes() for p in out.rglob("*.*")})
     assert both[0] == both[1]
-    names = {"rounds", "clients", "gain", "labels"}
+    names = {"means", "rounds", "rounds-2", "rounds-3", "clients", "gain", "labels"}
     assert {p.stem for p in both[0] if p.suffix == ".svg"} == names
+    tables = {name for name in names if "-" not in name} | {"every-client"}
+    assert {p.stem for p in both[0] if p.suffix == ".csv"} == tables
 
 
 def test_page_needs_nothing_else(fedavg: Run, local: Run, tmp_path: Path):
@@ -243,7 +341,7 @@ def test_page_needs_nothing_else(fedavg: Run, local: Run, tmp_path: Path):
     assert len(ids) == len(set(ids)) > 100
     named = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page))
     assert named and {a or b for a, b in named} <= set(ids)
-    assert not re.search(r'\bsrc=|href="[^#]|@import|url\([^#]|<link|<script', page)
+    assert not re.search(r'\bsrc=|href="[^#]|@import|url\([^#]|<link', page)
     assert "#1c1d22" not in page[page.index("<main>") :]  # the page's own ink, light or dark
 
 
@@ -251,7 +349,7 @@ def test_files_of_pictures_stand_alone(fedavg: Run, tmp_path: Path):
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "gain.svg").write_text("of an earlier report")
     write_report([fedavg], tmp_path / "report.html", tmp_path / "figures")
-    for path in (tmp_path / "figures").iterdir():
+    for path in (tmp_path / "figures").glob("*.svg"):
         ElementTree.parse(path)
         text = path.read_text(encoding="utf-8")
         assert "var(--" not in text
@@ -259,9 +357,10 @@ def test_files_of_pictures_stand_alone(fedavg: Run, tmp_path: Path):
 
 
 def test_a_picture_of_an_earlier_report_goes(local: Run, tmp_path: Path):
-    (tmp_path / "gain.svg").write_text("of an earlier report")
+    for name in ("gain.svg", "gain-2.svg", "gain.csv", "again.svg"):
+        (tmp_path / name).write_text("of an earlier report, or of somebody else")
     write_report([local], tmp_path / "report.html", tmp_path)
-    assert {path.stem for path in tmp_path.glob("*.svg")} == {"rounds", "clients", "labels"}
+    assert not list(tmp_path.glob("gain*")) and (tmp_path / "again.svg").exists()
 
 
 def test_importing_the_page_does_not_import_matplotlib():

@@ -21,8 +21,9 @@ from fedtailor.experiment.planning import plan
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.experiment.rounds import draw_cohort
 from fedtailor.networks.initial import initial_weights
-from fedtailor.report.tables import run_table
+from fedtailor.report.tables import Row, result_tables
 from fedtailor.runs import database
+from fedtailor.runs.comparison import groups
 from fedtailor.runs.config import make_config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest, summarise
@@ -102,8 +103,8 @@ def test_they_are_counted_in_a_clients_first_round_and_never_again(
     assert progress.bytes == sum(sent.values())
     text = "\n".join(summary_lines(summarise(found)))
     assert f"MB down, {sent['once'] / 1e6:.1f} MB once" in text
-    names, [cells] = run_table([summarise(found)])
-    cell = cells[names.index("MB up, down")]
+    told, _ = result_tables([Row(groups([found])[0], [summarise(found)])])
+    cell = told.rows[0][1][told.columns.index("MB up, down")]
     assert cell.small.endswith(f" down\n{sent['once'] / 1e6:,.2f} once")
     whole = time_to(found, 1e-6)
     assert whole is not None and whole["round"] == 2

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from fedtailor.cli.common import AsJson, print_json
+from fedtailor.core.errors import UserError
 
 if TYPE_CHECKING:
     from fedtailor.runs.folder import Run
@@ -85,17 +86,20 @@ def report(
 
     Args:
         paths: run folders.
-        out: the page; by default report.html in the first run folder.
+        out: the page; by default report.html in the folder of one run, and for several a new
+            compare-....html in the current folder. Its figures go beside it.
         reach: tell how long each run took to reach this accuracy, or that of one of them.
     """
-    from fedtailor.report.page import write_report
+    from fedtailor.report.page import default_page, figures_of, write_report
     from fedtailor.runs.folder import Run
     from fedtailor.runs.time_to_accuracy import wanted
 
-    target = out or paths[0] / "report.html"
-    goal = None if reach is None else wanted(reach)
-    page = write_report([Run(path) for path in paths], target, target.parent / "figures", goal)
-    print(f"wrote {page}")
+    target = out or default_page(paths)
+    if target.is_dir():
+        raise UserError(f"--out: {target} is a folder; name a page, such as {target}/report.html")
+    goal, figures = None if reach is None else wanted(reach), figures_of(target)
+    page = write_report([Run(path) for path in paths], target, figures, goal)
+    print(f"wrote {page}, its figures and their numbers in {figures}")
 
 
 def show_run(found: "Run", as_json: bool, reach: float | None = None) -> None:

@@ -59,7 +59,7 @@ def _scale_up(prepared: Prepared, measured: Rehearsed) -> dict[str, Any]:
     ]
     times = {
         "training": config.rounds * cohort * measured.seconds.of(mean) / lanes,
-        "testing": _tested_images(prepared) * measured.testing / lanes,
+        "testing": _count_test_images(prepared) * measured.testing / lanes,
         # after the last and the selected round
         "tuning": 2 * count * mean.batches * measured.tuning / lanes,
     }
@@ -80,7 +80,7 @@ def _amounts(prepared: Prepared, batch: int) -> list[Amount]:
     return [Amount((b - a) / batch, c - b) for a, b, c, _ in bounds]
 
 
-def _tested_images(prepared: Prepared) -> int:
+def _count_test_images(prepared: Prepared) -> int:
     """Count the images of all tests, on the way and at the end."""
     config = prepared.config
     bounds = prepared.federation.bounds[list(prepared.participants)]

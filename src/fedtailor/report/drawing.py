@@ -1,32 +1,34 @@
-"""How a report draws: one colour for each run, one order of clients, the same in every picture."""
+"""How a report draws: one colour for each group, one order of clients, in every picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from fedtailor.report.facts import BASELINE, algorithm, titles
-from fedtailor.report.svg import INK
-from fedtailor.runs.folder import Run
+from fedtailor.report.facts import BASELINE, algorithm
+from fedtailor.report.svg import COLOURS, PAPER
+from fedtailor.runs.comparison import Group
 
-# Okabe and Ito's colours; vermilion is kept for losers, black and yellow vanish on dark and light.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8a8a8a")
-LOSER = "#d55e00"
-WIDTH = 9.0  # inches of a picture
+HALF, THIRD = 4.75, 3.15  # inches of panels that stand two or three in a row, and one on a phone
 MARKERS, LINES = "os^D", ("solid", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))
 WORST = (0, (4, 2))  # the line of the worst tenth
+OVER = (0, (3, 3))  # a line upon an equal one, which shows between its dashes
 MAX_BARS = 60  # clients drawn one by one
 MAX_NAMED = 40  # clients with room for their numbers below the axis
+NAMED_AT_ONCE = 20  # numbers of clients on an axis
+MAX_TOLD = 600  # points of a picture that each say their client
+MAX_COLUMNS = 120  # clients whose columns say their client
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a run is drawn, in every picture."""
+    """How a group is drawn, in every picture."""
 
     title: str
     colour: str
@@ -34,13 +36,14 @@ class Look:
     line: Any
 
 
-def looks(runs: Sequence[Run]) -> list[Look]:
-    """Give every run its colour; runs beyond the last colour differ in marker and line."""
+def looks(groups: Sequence[Group]) -> list[Look]:
+    """Give every group its colour; groups beyond the last colour differ in marker and line."""
     found = []
-    for place, (run, title) in enumerate(zip(runs, titles(runs), strict=True)):
+    for place, group in enumerate(groups):
         turn = place // len(COLOURS) % len(LINES)
-        line = "dashed" if algorithm(run) == BASELINE else LINES[turn]
-        found.append(Look(clip(title, 40), COLOURS[place % len(COLOURS)], MARKERS[turn], line))
+        line = "dashed" if algorithm(group) == BASELINE else LINES[turn]
+        title = clip(group.name, 40)
+        found.append(Look(title, COLOURS[place % len(COLOURS)], MARKERS[turn], line))
     return found
 
 
@@ -51,46 +54,50 @@ def clip(text: str, length: int) -> str:
     return f"{text[: length // 2]}…{text[-((length - 1) // 2) :]}"
 
 
-def curve_keys(runs: Sequence[Run]) -> list[Line2D]:
-    """Explain curves over rounds, which are solid for means and dashed for the worst."""
-    several = looks(runs) if len(runs) > 1 else []
-    colour = INK if several else COLOURS[0]
-    return [
-        *(Line2D([], [], **_solid(look), label=look.title) for look in several),
-        Line2D([], [], color=colour, linewidth=2, label="mean"),
-        Line2D([], [], color=colour, linewidth=1, linestyle=WORST, label="worst 10 %"),
-    ]
+def tell(artist: Artist, client: int, text: str) -> None:
+    """Have an artist say its client to a pointer, and be highlighted with it."""
+    artist.set_gid(f"client:{client}:client {client}: {text}")
 
 
-def step_keys(runs: Sequence[Run]) -> list[Line2D]:
-    """Explain the steps over clients, where there are several runs."""
+def columns(axes: Axes, order: Sequence[int], texts: Sequence[str]) -> None:
+    """Have the columns of a picture say their clients."""
+    if len(order) <= MAX_COLUMNS:
+        for place, (client, text) in enumerate(zip(order, texts, strict=True)):
+            span = axes.axvspan(place - 0.5, place + 0.5, color=PAPER, alpha=0, zorder=9)
+            span.set_gid(f"column:{client}:client {client}: {text}")
+
+
+def dots(axes: Axes, points: Sequence[tuple[int, float, float, str]], look: Look) -> None:
+    """Draw clients as points (client, x, y, text), each of which says its own."""
+    how = {"marker": look.marker, "color": look.colour, "linestyle": "", "markeredgewidth": 0}
+    if len(points) > MAX_TOLD:
+        axes.plot([p[1] for p in points], [p[2] for p in points], markersize=3.5, **how)
+        return
+    for client, x, y, text in points:
+        tell(axes.plot([x], [y], markersize=5.5, **how)[0], client, text)
+
+
+def line_keys(groups: Sequence[Group]) -> list[Line2D]:
+    """Explain the lines of groups, where there are several."""
     return [
         Line2D([], [], color=look.colour, linestyle=look.line, linewidth=2, label=look.title)
-        for look in (looks(runs) if len(runs) > 1 else [])
+        for look in (looks(groups) if len(groups) > 1 else [])
     ]
 
 
-def curve_of(axes: Axes, x: list[Any], points: list[dict[str, float]], look: Look) -> None:
-    """Draw a run's mean and its worst tenth; one point where x stands still."""
-    if x and x[0] == x[-1]:
-        x, points = x[-1:], points[-1:]
-    mean, worst = ([100 * point[key] for point in points] for key in ("mean", "worst10"))
-    axes.plot(x, mean, **_solid(look))
-    axes.plot(x, worst, **_solid(look) | {"linestyle": WORST, "linewidth": 1, "markersize": 2.5})
-
-
-def legend(figure: Figure, keys: list[Line2D]) -> None:
-    """Put a legend above the panels, with as many columns as there is room for."""
-    if keys:
-        labels = [str(key.get_label()) for key in keys]
-        widths = [40 + 5.7 * len(label) for label in labels]  # points, about
-        room = 72 * figure.get_figwidth()
-        columns = len(keys) if sum(widths) <= room else max(1, int(room / max(widths)))
-        more = -(-len(labels) // columns) - 1  # rows must not take from the panels
-        figure.set_figheight(figure.get_figheight() + 0.2 * more)
-        figure.legend(
-            keys, labels, loc="outside upper left", ncols=columns, fontsize=9.5, columnspacing=1.2
-        )
+def legend(figure: Figure, keys: Sequence[Line2D]) -> None:
+    """Put a legend above the panel, with as many columns as there is room for."""
+    if not keys:
+        return
+    labels = [str(key.get_label()) for key in keys]
+    widths = [40 + 5.7 * len(label) for label in labels]  # points, about
+    room = 72 * figure.get_figwidth()
+    wide = len(keys) if sum(widths) <= room else max(1, int(room / max(widths)))
+    more = -(-len(labels) // wide) - 1  # rows must not take from the panel
+    figure.set_figheight(figure.get_figheight() + 0.2 * more)
+    figure.legend(
+        keys, labels, loc="outside upper left", ncols=wide, fontsize=9.5, columnspacing=1.2
+    )
 
 
 def bars(axes: Axes, values: NDArray[Any], colour: str) -> None:
@@ -102,14 +109,20 @@ def bars(axes: Axes, values: NDArray[Any], colour: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def name_clients(axes: Axes, order: list[int]) -> None:
+def name_clients(axes: Axes, order: Sequence[int]) -> None:
     """Name the clients below the axis, if there is room, and say in what order they are."""
     named = len(order) <= MAX_NAMED
-    axes.set_xticks(range(len(order)) if named else [], [str(c) for c in order] if named else [])
-    by = "by number" if order == sorted(order) else "the largest gain first"
-    axes.set_xlabel("client" if named else f"the {len(order)} clients, {by}")
+    places = range(0, len(order), -(-len(order) // NAMED_AT_ONCE)) if named and order else []
+    axes.set_xticks(places, [str(order[place]) for place in places])
+    by = "by number" if list(order) == sorted(order) else "the largest gain first"
+    axes.set_xlabel("client" if named else f"the {len(order):,} clients, {by}")
     axes.set_xlim(-0.6, len(order) - 0.4)
 
 
-def _solid(look: Look) -> dict[str, Any]:
-    return {"color": look.colour, "marker": look.marker, "markersize": 3.5, "linewidth": 2}
+def same_as_earlier(series: Sequence[Any]) -> list[int | None]:
+    """Return of every series the place of an earlier equal one, which it would hide."""
+    found: list[int | None] = []
+    for place, one in enumerate(series):
+        equal = (k for k in range(place) if found[k] is None and np.array_equal(series[k], one))
+        found.append(next(equal, None) if len(one) else None)
+    return found

@@ -1,20 +1,21 @@
 """The report: one page that needs nothing but itself, the answer first."""
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fedtailor
 from fedtailor.core.errors import UserError
+from fedtailor.report.answer import answer, basis
 from fedtailor.report.cost_table import cost_table
-from fedtailor.report.facts import same_clients, short, titles
-from fedtailor.report.tables import Summary, client_table, run_table
-from fedtailor.report.wording import percent
-from fedtailor.runs import database
-from fedtailor.runs.folder import CONFIG, Run
+from fedtailor.report.details import details, notes
+from fedtailor.report.facts import short
+from fedtailor.report.tables import MAX_ROWS, Row, client_table, difference_table, result_tables
+from fedtailor.runs.comparison import Group, groups
+from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
 from fedtailor.runs.time_to_accuracy import common_rounds, reached
-
-MAX_EVENTS = 100  # of a run
 
 
 def write_report(
@@ -23,37 +24,82 @@ def write_report(
     """Write the report of one run or several.
 
     Args:
-        runs: a run given twice counts once.
+        runs: a run given twice counts once; seeds of one setting are put together.
         path: the page.
-        figures: a folder for its pictures, if they are wanted as files too.
+        figures: a folder for its pictures and their numbers, if they are wanted as files too.
         reach: an accuracy; the page then tells how long each run took to reach it.
     """
     if not runs:
         raise UserError("report: give at least one run folder")
     runs = list({run.path.resolve(): run for run in runs}.values())
-    summaries, names = [summarise(run) for run in runs], titles(runs)
-    if reach is not None:
-        grid = common_rounds(runs)
-        summaries = [
-            one | {"reach": reached(run, reach, grid)}
-            for one, run in zip(summaries, runs, strict=True)
-        ]
-    columns, rows = run_table(summaries)
-    page = _render(
-        title=_title(summaries, names),
-        answer=_answer(summaries, names),
-        notes=_notes(runs, summaries, names),
-        columns=columns,
-        goal=next((name for name in columns if name.startswith("time to")), ""),
-        headline=list(zip(names, rows, strict=True)),
-        pictures=_pictures(runs, figures),
-        costs=cost_table(summaries, names),
-        clients=client_table(runs),
-        runs=[_details(*each) for each in zip(runs, summaries, names, strict=True)],
-    )
+    rows = _rows(runs, reach)
+    text = _page(rows, figures)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
+
+
+def default_page(paths: Sequence[Path]) -> Path:
+    """Return where the page goes: into the folder of one run; of several, a new file here."""
+    if len(paths) == 1:
+        return paths[0] / "report.html"
+    names = [path.resolve().name for path in paths]
+    told = names if len(names) <= 4 else [*names[:3], "and", str(len(names) - 3), "more"]
+    return Path(f"compare-{'-'.join(told)}"[:120] + ".html")
+
+
+def figures_of(page: Path) -> Path:
+    """Return the folder of a page's figures, by its name: two pages in one folder do not clash."""
+    if page.name == "report.html":
+        return page.parent / "figures"
+    return page.with_name(f"{page.stem}-figures")
+
+
+def _rows(runs: list[Run], reach: float | None) -> list[Row]:
+    """Read all that is told of the runs, seeds of one setting together."""
+    grid = common_rounds(runs) if reach is not None else None
+    found = []
+    for group in groups(runs):
+        summaries = [_summary(run) for run in group.runs]
+        if reach is not None:
+            summaries = [
+                one | {"reach": reached(run, reach, grid)}
+                for one, run in zip(summaries, group.runs, strict=True)
+            ]
+        found.append(Row(group, summaries))
+    return found
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    try:
+        return summarise(run)
+    except (sqlite3.DatabaseError, KeyError, ValueError) as error:
+        raise UserError(f"{run.path}: cannot be read ({error})") from None
+
+
+def _page(rows: list[Row], figures: Path | None) -> str:
+    every, firsts = [row.group for row in rows], [row.summaries[0] for row in rows]
+    names = [group.name for group in every]
+    table, more = result_tables(rows)
+    clients = client_table(every)
+    if figures is not None and clients is not None:
+        _write_clients(figures / "every-client.csv", clients)
+    return _render(
+        title=_title(rows),
+        version=fedtailor.__version__,
+        answer=answer(every),
+        basis=basis(every),
+        notes=notes(rows),
+        differences=difference_table(every),
+        table=table,
+        more=more,
+        goal=next((name for name in table.columns if name.startswith("time to")), ""),
+        pictures=_pictures(every, figures),
+        costs=cost_table(firsts, names),
+        clients=clients,
+        max_rows=MAX_ROWS,
+        groups=[details(row) for row in rows],
+    )
 
 
 def _render(**values: Any) -> str:
@@ -69,100 +115,26 @@ def _render(**values: Any) -> str:
     return environment.get_template("page.html").render(**values)
 
 
-def _pictures(runs: Sequence[Run], folder: Path | None) -> list[dict[str, str]]:
+def _pictures(every: Sequence[Group], folder: Path | None) -> list[dict[str, Any]]:
     """Draw what there is to draw, for the page and, where a folder is given, as files."""
-    from fedtailor.report.pictures.catalogue import PICTURES  # matplotlib takes long to import
-    from fedtailor.report.svg import inline, to_svg
+    from fedtailor.report.pictures.catalogue import drawn_pictures  # matplotlib takes long
 
-    found = []
-    for picture in PICTURES:
-        figure = picture.draw(runs)
-        svg = to_svg(figure) if figure else ""
-        if folder:
-            _write_picture(folder / f"{picture.key}.svg", svg)
-        if svg:
-            drawn = inline(svg, picture.key, picture.title)
-            found.append({"title": picture.title, "caption": picture.caption, "svg": drawn})
-    return found
+    return drawn_pictures(every, folder)
 
 
-def _write_picture(path: Path, svg: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if svg:
-        path.write_text(svg, encoding="utf-8")
-    else:  # one of an earlier report must not pass for one of this
-        path.unlink(missing_ok=True)
+def _write_clients(path: Path, table: dict[str, Any]) -> None:
+    from fedtailor.report.files import write_csv
+
+    rows = [
+        (client, *(cell.text if cell.value is None else cell.value for cell in cells))
+        for client, cells in table["rows"]
+    ]
+    write_csv(path, ("client", *table["columns"]), rows)
 
 
-def _title(summaries: list[Summary], names: list[str]) -> str:
+def _title(rows: Sequence[Row]) -> str:
     data, spaces = (
-        ", ".join(dict.fromkeys(short(str(summary[key])) for summary in summaries))
+        ", ".join(dict.fromkeys(short(str(summary[key])) for r in rows for summary in r.summaries))
         for key in ("data", "space")
     )
-    return f"{', '.join(names)} on {data} with {spaces}"
-
-
-def _answer(summaries: list[Summary], names: list[str]) -> str:
-    """Say in a sentence or two what came out."""
-    there = [(s["test_accuracy"], n) for s, n in zip(summaries, names, strict=True)]
-    there = [(accuracy, name) for accuracy, name in there if accuracy]
-    if not there:
-        return "Nothing has been tested yet."
-    if len(summaries) == 1:
-        found, name = there[0]
-        return (
-            f"{name}: {percent(found['mean'])} test accuracy on average over "
-            f"{len(found['per_client'])} clients, {percent(found['worst10'])} over the worst "
-            "tenth of them."
-        )
-    return (
-        f"Best on average over the clients: {_best(there, 'mean')}. "
-        f"Best for the worst tenth of them: {_best(there, 'worst10')}."
-    )
-
-
-def _best(there: list[tuple[Any, str]], key: str) -> str:
-    """Name the best run, or all that are equally good."""
-    top = max(accuracy[key] for accuracy, _ in there)
-    names = [name for accuracy, name in there if accuracy[key] == top]
-    who = "all alike" if 1 < len(names) == len(there) else " and ".join(names)
-    return f"{who}, {percent(top)}"
-
-
-def _notes(runs: list[Run], summaries: list[Summary], names: list[str]) -> list[str]:
-    """Say what a reader must know before comparing numbers."""
-    notes = []
-    for run, summary, name in zip(runs, summaries, names, strict=True):
-        notes += [f"{name}: {text}." for text in database.warnings(run.db)]
-        if not summary["finished"]:
-            at = summary["evaluated_round"]
-            what = "no evaluation yet" if at is None else f"the accuracies are those of round {at}"
-            notes.append(
-                f"{name} is not finished: {summary['rounds']} of {summary['planned_rounds']} "
-                f"rounds are done, {what}; `fedtailor resume {summary['run']}` goes on with it."
-            )
-    if not same_clients(runs):
-        notes.append(
-            "These runs did not deal the same images to the same clients: their averages can be "
-            "compared only with care, their clients not at all."
-        )
-    return notes
-
-
-def _details(run: Run, summary: Summary, name: str) -> dict[str, Any]:
-    """Return what comes last: the config, what happened, and the digest."""
-    events = database.events(run.db)
-    return {
-        "name": name,
-        "path": summary["run"],
-        "data": summary["data"],
-        "digest": summary["digest"],
-        "config": (run.path / CONFIG).read_text(encoding="utf-8"),
-        "events": [_event(*event) for event in events[:MAX_EVENTS]],
-        "more_events": max(0, len(events) - MAX_EVENTS),
-    }
-
-
-def _event(kind: str, round: int, text: str) -> dict[str, Any]:
-    first, _, rest = text.partition("\n")
-    return {"kind": kind, "round": round, "text": first, "more": rest}
+    return f"{', '.join(row.group.name for row in rows)} on {data} with {spaces}"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +13,8 @@ from scipy.special import entr
 
 from fedtailor.runs import database
 from fedtailor.runs.archives import archives
-from fedtailor.runs.folder import Run
+from fedtailor.runs.comparison import Group
+from fedtailor.runs.folder import Run, asked
 from fedtailor.runs.summary import evaluated_round
 
 Floats = NDArray[np.float64]
@@ -20,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Search:
-    """A run that searches, at its place among several runs."""
+    """The first seed of a setting that searches, at its place among several settings."""
 
     place: int
     run: Run
@@ -56,8 +58,9 @@ class Memory:
     drawn: tuple[bool, ...]  # of the networks drawn for it, in order: whether they overflowed
 
 
-def searches(runs: Sequence[Run]) -> list[Search]:
-    """Return the runs that search."""
+def searches(groups: Sequence[Group]) -> list[Search]:
+    """Return the settings that search, by their first seeds."""
+    runs = [group.runs[0] for group in groups]
     found = [Search(place, run, what_is_known(run)) for place, run in enumerate(runs)]
     return [one for one in found if one.found.get("choices")]
 
@@ -67,6 +70,12 @@ def what_is_known(run: Run) -> dict[str, Any]:
 
     An archive stands for a policy: the shares of its members are the probabilities of options.
     """
+    return _known(run, run.last_round())
+
+
+@lru_cache(maxsize=32)
+def _known(run: Run, _round: int) -> dict[str, Any]:
+    """Read it once for all pictures: of many clients it is large."""
     found = database.search(run.db)
     if "clients" in found or not found.get("choices"):
         return found
@@ -74,6 +83,26 @@ def what_is_known(run: Run) -> dict[str, Any]:
         client: _leaning(found["choices"], one["archive"]) for client, one in archives(run).items()
     }
     return found | {"clients": own}
+
+
+def option_name(search: Search, choice: dict[str, Any], gene: int) -> str:
+    """Say what an option is; a bit mask of a relaxed DARTS edge by its live operations."""
+    space = asked(search.run, "space")
+    if space.get("name") == "darts" and space.get("form") == "relaxed":
+        return alive_operations(space["operations"], choice["name"], gene)
+    return str(choice["options"][gene])
+
+
+def alive_operations(operations: str, edge: str, mask: int) -> str:
+    """Name the live operations of an edge, in the order of its bits; none where it was removed."""
+    from fedtailor.spaces._darts import KINDS, NAMES, OPERATION_SETS
+    from fedtailor.spaces._darts_cell import EDGES
+
+    names = [
+        f"{kind} {NAMES[source]} to {NAMES[target]}" for kind in KINDS for source, target in EDGES
+    ]
+    offered = [edge for cell in OPERATION_SETS[operations] for edge in cell][names.index(edge)]
+    return "+".join(name for bit, name in enumerate(offered) if mask >> bit & 1) or "none"
 
 
 def _leaning(choices: list[dict[str, Any]], archs: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -94,8 +123,8 @@ def _entropy(shares: Sequence[float]) -> float:
 def deployed(run: Run) -> Deployed | None:
     """Return the networks of the last tested round, if the run's space has a choice of them."""
     last = evaluated_round(run)
-    rows = [row for row in database.architectures(run.db, "deployed") if row.round == last]
-    if not rows:
+    rows = database.architectures(run.db, "deployed", last)
+    if last is None or not rows:
         return None
     return Deployed(
         {row.client: row.genes for row in rows},

@@ -1,20 +1,31 @@
-"""Figures as SVG: the same bytes every time, alone or several on one page."""
+"""Figures as SVG: the same bytes every time, alone or several on one page.
+
+An artist whose gid is `client:7:TEXT` becomes an element that says TEXT to a pointer, and that
+the page can highlight with everything else of client 7; `column:7:TEXT` is one that is only seen
+while it is highlighted.
+"""
 
 import html
 import io
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from fedtailor.runs.folder import Run
+from fedtailor.runs.comparison import Group
 
 INK, MUTED, GRID, PAPER = "#1c1d22", "#63666f", "#d8dae0", "#fefefd"
+# Okabe and Ito's colours; vermilion is kept for losers, black and yellow vanish on dark and light.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8a8a8a")
+LOSER = "#d55e00"
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)", PAPER: "var(--card)"}
+THEME |= {colour: f"var(--c{place})" for place, colour in enumerate(COLOURS)}
+THEME |= {LOSER: "var(--loser)"}
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "fedtailor",  # else ids are drawn at random
     "svg.fonttype": "none",
@@ -43,16 +54,27 @@ STYLE: dict[Any, Any] = {
     "ytick.labelcolor": INK,
 }
 
-Draw = Callable[[Sequence[Run]], Figure | None]
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture: its panels, which a page may set below one another, and its numbers."""
+
+    panels: Sequence[Figure]
+    columns: tuple[str, ...]  # of the table
+    rows: Sequence[tuple[Any, ...]]
+    note: str = ""  # what the caption must say of these runs
+
+
+Draw = Callable[[Sequence[Group]], Drawn | None]
 
 
 def styled(draw: Draw) -> Draw:
-    """Have a figure drawn in the report's style, whatever the process uses elsewhere."""
+    """Have figures drawn in the report's style, whatever the process uses elsewhere."""
 
     @wraps(draw)
-    def wrapper(runs: Sequence[Run]) -> Figure | None:
+    def wrapper(groups: Sequence[Group]) -> Drawn | None:
         with rc_context(STYLE):
-            return draw(runs)
+            return draw(groups)
 
     return wrapper
 
@@ -65,7 +87,8 @@ def to_svg(figure: Figure) -> str:
         # Text stays text: the reader's fonts draw it, not the one that measures it here.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format="svg", metadata=nothing)
-    return file.getvalue()
+    told = r'<g id="(client|column):(\d+):([^"]*)">'
+    return re.sub(told, r'<g class="\1" data-client="\2"><title>\3</title>', file.getvalue())
 
 
 def inline(svg: str, name: str, title: str) -> str:
@@ -73,15 +96,14 @@ def inline(svg: str, name: str, title: str) -> str:
     body = svg[svg.index("<svg ") :]
     # Only tags: a class may be called url(#x).
     body = re.sub(r"<[^>]*>", lambda tag: _adapt(tag[0], name), body)
-    width = float(re.search(r'width="([\d.]+)pt"', body)[1])  # pyright: ignore[reportOptionalSubscript]
-    # Narrower than this nothing could be read; the page scrolls instead.
-    least = f"min-width:{0.67 * width:.0f}pt"
-    start = f'<svg role="img" aria-label="{html.escape(title)}" style="{least}" '
+    start = f'<svg role="img" aria-label="{html.escape(title)}" '
     return body.replace("<svg ", start, 1).rstrip()
 
 
 def _adapt(tag: str, name: str) -> str:
     tag = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", tag)
+    # Coordinates need no millionths: they are most of a page.
+    tag = re.sub(r"(?<=\d\.\d\d)\d+(?=[ \"\n,)])", "", tag)
     tag = re.sub(r"\bfont: ([\d.]+px)[^;\"]*", r"font-size: \1", tag)
     for colour, variable in THEME.items():
         tag = tag.replace(colour, variable)

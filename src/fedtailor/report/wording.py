@@ -1,11 +1,45 @@
 """How numbers are written for people, on the page and in the terminal."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from fedtailor.runs.comparison import Interval
+
+MINUS = "\N{MINUS SIGN}"
 
 
 def percent(share: float) -> str:
     """Write a share."""
     return f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    """Write a difference of shares, with its sign."""
+    shown = f"{abs(100 * share):.1f}"
+    sign = "" if float(shown) == 0 else "+" if share > 0 else MINUS
+    return sign + shown
+
+
+def within(found: Interval) -> str:
+    """Write where a difference lies, in points; of one client nothing is known."""
+    if found.low is None or found.high is None:
+        return "one client: no interval"
+    return f"{points(found.low)} to {points(found.high)}"
+
+
+def reach(found: Interval) -> str:
+    """Write how far a mean's interval reaches on either side, in points."""
+    return "" if found.high is None else f"± {100 * (found.high - found.mean):.1f}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names in a row."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def mean_and_spread(spread: dict[str, Any] | None) -> str:

@@ -15,8 +15,8 @@ from fedtailor.core.types import ClientInfo
 from fedtailor.data.federation import Federation
 from fedtailor.runs import database
 from fedtailor.runs.config import Config, write_config
-from fedtailor.runs.environment import ENVIRONMENT, environment
-from fedtailor.runs.folder import CONFIG, START, Run
+from fedtailor.runs.environment import environment
+from fedtailor.runs.folder import CONFIG, ENVIRONMENT, START, Run
 from fedtailor.runs.needs import NeededFile
 from fedtailor.runs.partition_file import image_format, ownership
 

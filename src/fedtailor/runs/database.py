@@ -271,12 +271,12 @@ def tested_clients(db: Database) -> int:
     return db.query("SELECT count(DISTINCT client) FROM metric WHERE split = 'test'")[0][0]
 
 
-def architectures(db: Database, role: str) -> list[ArchOfClient]:
-    """Return the architectures that clients trained or deployed, in order of rounds."""
+def architectures(db: Database, role: str, round: int | None = None) -> list[ArchOfClient]:
+    """Return the architectures that clients trained or deployed, in order; or of one round."""
     rows = db.query(
-        "SELECT round, client, arch, score, cost, idle FROM architecture WHERE role = ?"
-        " ORDER BY round, client",
-        role,
+        "SELECT round, client, arch, score, cost, idle FROM architecture"
+        " WHERE role = ? AND (? IS NULL OR round = ?) ORDER BY round, client",
+        *(role, round, round),
     )
     return [
         ArchOfClient(
@@ -284,6 +284,31 @@ def architectures(db: Database, role: str) -> list[ArchOfClient]:
         )
         for round, client, arch, score, cost, idle in rows
     ]
+
+
+def gain_settings(db: Database) -> list[tuple[str, int]]:
+    """Return the weights and epochs of tuning with which gains were measured."""
+    if not _has_table(db, "gain"):
+        return []
+    return db.query("SELECT DISTINCT weights, epochs FROM gain ORDER BY 1, 2")  # pyright: ignore[reportReturnType]
+
+
+def has_role(db: Database, role: str) -> bool:
+    """Tell whether any architecture has a role."""
+    return bool(db.query("SELECT 1 FROM architecture WHERE role = ? LIMIT 1", role))
+
+
+def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], int]]:
+    """Count by round how many architectures of a role took an option (choice, gene)."""
+    rows = db.query(
+        "SELECT round, each.key, each.value, count(*) FROM architecture, json_each(arch) AS each"
+        " WHERE role = ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+        role,
+    )
+    found: dict[int, dict[tuple[int, int], int]] = {}
+    for round, choice, gene, number in rows:
+        found.setdefault(round, {})[choice, gene] = number
+    return found
 
 
 def tuned_pairs(db: Database, weights: str, epochs: int) -> list[TunedPair]:
@@ -361,6 +386,15 @@ def failures(db: Database) -> int:
     """Count the clients' failures."""
     distinct = "SELECT DISTINCT round, client FROM event WHERE kind = 'failure'"
     return db.query(f"SELECT count(*) FROM ({distinct})")[0][0]
+
+
+def failed_clients(db: Database) -> list[tuple[int, int]]:
+    """Return round and client of all failures."""
+    rows = db.query(
+        "SELECT DISTINCT round, client FROM event WHERE kind = 'failure' AND client NOT NULL"
+        " ORDER BY round, client"
+    )
+    return [(round, client) for round, client in rows]
 
 
 def warnings(db: Database) -> list[str]:

@@ -11,8 +11,6 @@ from typing import Any
 from fedtailor.core.types import Json
 from fedtailor.runs.config import Config
 
-ENVIRONMENT = "environment.json"
-
 
 def environment(config: Config, needs: Mapping[str, Json]) -> dict[str, Any]:
     """Describe the program, the packages, the machine and the files that clients need."""

@@ -23,6 +23,7 @@ from fedtailor.runs.database import Database
 from fedtailor.runs.record import RoundRecord
 
 CONFIG = "config.toml"
+ENVIRONMENT = "environment.json"
 START = "start.safetensors"  # the server's first state, of a run that begins with one
 
 
@@ -54,6 +55,10 @@ class Run:
 
     def partition(self) -> dict[str, np.ndarray]:
         """Return the arrays of partition.npz: which images are whose."""
+        return self._partition
+
+    @cached_property
+    def _partition(self) -> dict[str, np.ndarray]:
         path = self.path / "partition.npz"
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:

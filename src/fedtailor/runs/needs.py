@@ -9,8 +9,7 @@ from typing import Any
 from fedtailor.core.errors import UserError
 from fedtailor.core.files import sha256_of
 from fedtailor.core.types import Json
-from fedtailor.runs.environment import ENVIRONMENT
-from fedtailor.runs.folder import Run
+from fedtailor.runs.folder import ENVIRONMENT, Run
 
 
 @dataclass(frozen=True)

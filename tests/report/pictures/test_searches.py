@@ -12,12 +12,13 @@ from fedtailor.core.space import Task
 from fedtailor.experiment.lifecycle import run as run_experiment
 from fedtailor.networks import cost
 from fedtailor.report import facts, search_facts
-from fedtailor.report.drawing import COLOURS, LOSER, looks
 from fedtailor.report.likeness import likeness
-from fedtailor.report.pictures import points, searches
+from fedtailor.report.pictures import budgets, networks, points, searches
 from fedtailor.report.search_facts import mean_entropies, what_is_known
+from fedtailor.report.svg import COLOURS, LOSER
 from fedtailor.runs import database
 from fedtailor.runs.archives import archives
+from fedtailor.runs.comparison import groups
 from fedtailor.runs.config import read_config
 from fedtailor.runs.folder import Run
 from tests.helpers import sde_setting
@@ -64,50 +65,51 @@ def test_archives_stand_for_policies(alone: Run):
 
 
 def test_pictures_of_a_search_on_clients(alone: Run):
-    figure = searches.architecture_map([alone])
+    drawn = networks.architecture_map(groups([alone]))
     there = search_facts.deployed(alone)
-    assert figure and there
-    cells, undecided = figure.axes
+    assert drawn and there
+    cells, undecided = drawn.panels[0].axes
     assert np.asarray(cells.images[0].get_array()).shape == (6, 4, 4)
     bars: Any = undecided.patches
     assert [bar.get_width() for bar in bars] == list(mean_entropies(what_is_known(alone)).values())
-    figure = searches.search_over_rounds([alone])
-    assert figure
-    (entropy,) = figure.axes
+    drawn = searches.search_over_rounds(groups([alone]))
+    assert drawn
+    (entropy,) = (figure.axes[0] for figure in drawn.panels)
     last = [
         np.mean(list(one["entropy"].values())) for one in what_is_known(alone)["clients"].values()
     ]
     line = entropy.lines[0]
     assert np.array_equal(line.get_xdata(), [1, 2])
     assert np.asarray(line.get_ydata())[1] == pytest.approx(np.mean(last))
-    assert points.similarity([alone]) and points.accuracy_by_size([alone])
+    assert points.similarity(groups([alone])) and points.accuracy_by_cost(groups([alone]))
 
 
-def test_searches_of_one_space_stand_side_by_side(alone: Run, made: Run):
-    figure = searches.architecture_map([made, alone])
-    assert figure and len(figure.axes) == 2, "another space: the first alone"
-    figure = searches.architecture_map([alone, made, alone])
-    assert figure and len(figure.axes) == 4
-    assert [axes.get_title("left") for axes in figure.axes[::2]] == [
-        look.title for place, look in enumerate(looks([alone, made, alone])) if place != 1
-    ]
-    figure = searches.search_over_rounds([alone, made])
-    assert figure
-    entropy, reward = figure.axes
+def test_searches_stand_side_by_side(alone: Run, made: Run):
+    drawn = networks.architecture_map(groups([made, alone]))
+    assert drawn and len(drawn.panels) == 2
+    titles = [figure.axes[0].get_title("left") for figure in drawn.panels]
+    assert titles == ["perfedrlnas", "perfedsde"]
+    drawn = searches.search_over_rounds(groups([alone, made]))
+    assert drawn
+    entropy, reward = (figure.axes[0] for figure in drawn.panels)
     assert (len(entropy.lines), len(reward.lines)) == (2, 2), "of one run, and the zero"
 
 
 def test_map_of_architectures(made: Run):
-    figure = searches.architecture_map([made])
-    assert figure
-    cells, undecided = figure.axes
+    drawn = networks.architecture_map(groups([made]))
+    assert drawn
+    cells, undecided = drawn.panels[0].axes
     image = np.asarray(cells.images[0].get_array())
-    order, there = facts.clients_in_order([made]), search_facts.deployed(made)
+    order, there = facts.clients_in_order(groups([made])), search_facts.deployed(made)
     assert there and image.shape == (19, 6, 4)
     genes = np.array([there.genes[client] for client in order]).T
     narrow = image[0][genes[0] == 0]
     assert np.allclose(narrow, to_rgba(COLOURS[0])), "the smallest option"
     assert cells.get_yticklabels()[0].get_text() == "mb1 width"
+    written = {(round(text.get_position()[0]), round(text.get_position()[1])): text.get_text()
+               for text in cells.texts}  # fmt: skip
+    options = database.search(made.db)["choices"][0]["options"]
+    assert [written[column, 0] for column in range(6)] == [str(options[g]) for g in genes[0]]
     bars: Any = undecided.patches
     assert [bar.get_width() for bar in bars] == list(
         mean_entropies(database.search(made.db)).values()
@@ -117,8 +119,9 @@ def test_map_of_architectures(made: Run):
 @pytest.mark.parametrize(("space", "choices"), [("mobilenetv3", 45), ("nasvit", 23), ("darts", 28)])
 def test_maps_of_other_spaces(space: str, choices: int, tmp_path: Path):
     run = made_up(tmp_path / "run", rounds=2, space={"name": space, "preset": "cpu"})
-    figure = searches.architecture_map([run])
-    assert figure
+    drawn = networks.architecture_map(groups([run]))
+    assert drawn
+    (figure,) = drawn.panels
     image = np.asarray(figure.axes[0].images[0].get_array())
     assert image.shape == (choices, 6, 4)
     assert (image[..., 3] == 0).any() == (space == "mobilenetv3"), "absent layers are clear"
@@ -127,9 +130,10 @@ def test_maps_of_other_spaces(space: str, choices: int, tmp_path: Path):
 
 
 def test_search_over_rounds(made: Run, fedavg: Run):
-    figure = searches.search_over_rounds([fedavg, made])
-    assert figure
-    entropy, reward = figure.axes
+    drawn = searches.search_over_rounds(groups([fedavg, made]))
+    assert drawn
+    figure = drawn.panels[0]
+    entropy, reward = (panel.axes[0] for panel in drawn.panels)
     line = entropy.lines[0]
     assert np.array_equal(line.get_xdata(), [1, 2, 3, 4])
     assert np.asarray(line.get_ydata()) == pytest.approx([0.9, 0.85, 0.75, 0.65])
@@ -140,14 +144,14 @@ def test_search_over_rounds(made: Run, fedavg: Run):
 
 def test_memory_budgets(made: Run):
     clients = search_facts.memory(made)
-    budgets = [one.budget for one in clients]
-    assert budgets == sorted(budgets) and len(set(budgets)) == 6
+    limits = [one.budget for one in clients]
+    assert limits == sorted(limits) and len(set(limits)) == 6
     assert all(one.deployed == 2 + one.client for one in clients)
     (first,) = (one for one in clients if one.client == 0)
     assert first.drawn == (True, False)
-    figure = searches.memory_budgets([made])
-    assert figure
-    taken, overflows = figure.axes
+    drawn = budgets.memory_budgets(groups([made]))
+    assert drawn
+    taken, overflows = drawn.panels[0].axes
     bars: Any = taken.patches[:6]
     assert [bar.get_height() for bar in bars] == [one.deployed for one in clients]
     lost: Any = overflows.patches
@@ -169,44 +173,48 @@ def test_shares_of_memory(tmp_path: Path):
 
 
 def test_pairs_of_clients(made: Run, tmp_path: Path):
-    figure = points.similarity([made])
-    assert figure
+    drawn = points.similarity(groups([made]))
+    assert drawn and len(drawn.rows) == 15
+    (figure,) = drawn.panels
     marks: Any = figure.axes[0].collections[0]
     assert len(marks.get_offsets()) == 15
     assert figure.axes[0].get_title("left").startswith("rank correlation +")
     many = made_up(tmp_path / "many", clients=60, rounds=1)
-    figure = points.similarity([many, made])
-    assert figure and len(figure.axes) == 2
+    drawn = points.similarity(groups([many, made]))
+    assert drawn and len(drawn.panels) == 2
 
 
 def test_size_and_accuracy(made: Run, fedavg: Run):
-    figure = points.accuracy_by_size([fedavg, made])
-    assert figure
-    (marks,) = figure.axes[0].collections
-    assert np.allclose(marks.get_offsets(), [[1 + c / 1e6, 40.0] for c in range(6)], rtol=1e-9)
+    drawn = points.accuracy_by_cost(groups([fedavg, made]))
+    assert drawn
+    sizes, macs = (figure.axes[0] for figure in drawn.panels)
+    marks = np.array([[line.get_xdata(), line.get_ydata()] for line in sizes.lines])[..., 0]
+    assert np.allclose(marks, [[1 + c / 1e6, 40.0] for c in range(6)], rtol=1e-9)
+    assert [str(line.get_gid()).split(":")[1] for line in macs.lines] == [str(c) for c in range(6)]
 
 
 def test_small_networks_are_told_in_thousands(made: Run, alone: Run):
-    figure = points.accuracy_by_size([alone])
+    drawn = points.accuracy_by_cost(groups([alone]))
     there = search_facts.deployed(alone)
-    assert figure and there
-    (axes,) = figure.axes
+    assert drawn and there
+    (axes,) = drawn.panels[0].axes
     assert axes.get_xlabel().startswith("thousand parameters")
     sizes = [there.costs[client]["parameters"] / 1e3 for client in range(4)]
-    assert np.asarray(axes.collections[0].get_offsets())[:, 0] == pytest.approx(sizes)
-    figure = points.accuracy_by_size([alone, made])
-    assert figure and figure.axes[0].get_xlabel().startswith("million parameters")
+    assert [np.asarray(line.get_xdata())[0] for line in axes.lines] == pytest.approx(sizes)
+    drawn = points.accuracy_by_cost(groups([alone, made]))
+    assert drawn and drawn.panels[0].axes[0].get_xlabel().startswith("million parameters")
 
 
 def test_runs_that_do_not_search_have_none_of_it(fedavg: Run, local: Run):
     for draw in (
-        searches.architecture_map,
+        networks.architecture_map,
         searches.search_over_rounds,
-        searches.memory_budgets,
+        searches.options_over_rounds,
+        budgets.memory_budgets,
         points.similarity,
-        points.accuracy_by_size,
+        points.accuracy_by_cost,
     ):
-        assert draw([fedavg, local]) is None
+        assert draw(groups([fedavg, local])) is None
 
 
 def test_the_page_has_them_all(made: Run, fedavg: Run, tmp_path: Path):

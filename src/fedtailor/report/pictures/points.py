@@ -8,72 +8,96 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtailor.report.drawing import WIDTH, Look, clip, legend, looks
-from fedtailor.report.facts import accuracies
+from fedtailor.report.drawing import HALF, Look, clip, dots, legend, looks
 from fedtailor.report.likeness import Floats, Likeness, likeness
 from fedtailor.report.search_facts import deployed, searches
-from fedtailor.report.svg import INK, styled
-from fedtailor.runs.folder import Run
+from fedtailor.report.svg import INK, Drawn, styled
+from fedtailor.report.wording import percent
+from fedtailor.runs.comparison import Group, accuracies
 
-MAX_PANELS = 3  # runs side by side
+MAX_PANELS = 4  # settings
 MAX_DOTS = 1500  # pairs drawn one by one
-LARGE = 3e5  # parameters, of which a network is told in millions
+LARGE = 3e5  # of which numbers are told in millions
 MAX_BINS, PER_BIN = 8, 20  # of the line through the pairs
+COSTS = {"parameters": "parameters", "macs": "multiply-adds"}
 
 
 @styled
-def similarity(runs: Sequence[Run]) -> Figure | None:
+def similarity(groups: Sequence[Group]) -> Drawn | None:
     """Draw the distance of policies against that of labels, for all pairs of clients."""
-    found = [(search.place, likeness(search.run)) for search in searches(runs)]
+    found = [(search.place, likeness(search.run)) for search in searches(groups)]
     shown = [(place, one) for place, one in found if one is not None][:MAX_PANELS]
     if not shown:
         return None
-    figure = Figure(figsize=(WIDTH * (0.6 if len(shown) == 1 else 1), 3.4), layout="constrained")
-    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axes, (place, one) in zip(panels, shown, strict=True):
-        look = looks(runs)[place]
+    panels, rows = [], []
+    for place, one in shown:
+        figure = Figure(figsize=(HALF, 3.2), layout="constrained")
+        axes, look = figure.subplots(), looks(groups)[place]
         _pairs(axes, one.labels, one.policies, look.colour)
-        name = f"{clip(look.title, 28)}\n" if len(runs) > 1 else ""
+        name = f"{clip(look.title, 40)}\n" if len(groups) > 1 else ""
         axes.set_title(f"{name}{_verdict(one)}")
         axes.set_xlabel(f"distance of labels, {len(one.labels):,} pairs")
-    panels[0].set_ylabel("distance of policies or archives")
-    return figure
+        axes.set_ylabel("distance of policies or archives")
+        panels.append(figure)
+        rows += _pair_rows(groups[place].name, one)
+    return Drawn(panels, ("setting", "client", "other", "labels", "policies"), rows)
 
 
 @styled
-def accuracy_by_size(runs: Sequence[Run]) -> Figure | None:
-    """Draw each client's accuracy against the size of its network, if any run searched for one."""
-    if not searches(runs):
+def accuracy_by_cost(groups: Sequence[Group]) -> Drawn | None:
+    """Draw each client's accuracy against size and multiply-adds of its network, of a search."""
+    if not searches(groups):
         return None
-    found = []
-    for run, look in zip(runs, looks(runs), strict=True):
-        there, values = deployed(run), accuracies(run)
-        costs = there.costs if there else {}
-        if clients := sorted(values.keys() & costs.keys()):
-            sizes = np.array([costs[client]["parameters"] for client in clients])
-            found.append((look, sizes, [100 * values[client] for client in clients]))
-    if not found:
+    there, rows = [], []
+    for group, look in zip(groups, looks(groups), strict=True):
+        found, values = deployed(group.runs[0]), accuracies(group.runs[0])
+        costs = found.costs if found else {}
+        clients = [c for c in sorted(values.keys() & costs.keys()) if set(COSTS) <= costs[c].keys()]
+        rows += [(group.name, c, *(costs[c][kind] for kind in COSTS), values[c]) for c in clients]
+        if clients:
+            there.append((look, {c: (costs[c], values[c]) for c in clients}))
+    if not there:
         return None
-    figure = Figure(figsize=(0.6 * WIDTH, 3.2), layout="constrained")
+    panels = [_against(there, kind, len(groups) > 1) for kind in COSTS]
+    return Drawn(panels, ("setting", "client", *COSTS, "accuracy"), rows)
+
+
+def _against(there: list[tuple[Look, dict[int, tuple]]], kind: str, several: bool) -> Figure:
+    figure = Figure(figsize=(HALF, 3.2), layout="constrained")
     axes = figure.subplots()
-    large = max(sizes.max() for _, sizes, _ in found) >= LARGE
-    unit, scale = ("million", 1e6) if large else ("thousand", 1e3)
-    for look, sizes, percent in found:
-        dots = {"s": 26, "alpha": 0.75, "linewidths": 0}
-        axes.scatter(sizes / scale, percent, color=look.colour, marker=look.marker, **dots)
-    keys = [_dot(look) for look, *_ in found]
-    axes.set_xlabel(f"{unit} parameters of the network a client would deploy")
+    most = max(cost[kind] for _, found in there for cost, _ in found.values())
+    unit, scale = ("million", 1e6) if most >= LARGE else ("thousand", 1e3)
+    for look, found in there:
+        points = [
+            (c, cost[kind] / scale, 100 * value, _told(look, value, cost))
+            for c, (cost, value) in found.items()
+        ]
+        dots(axes, points, look)
+    axes.set_xlabel(f"{unit} {COSTS[kind]} of the network a client would deploy")
     axes.set_ylabel("test accuracy (%)")
-    legend(figure, keys if len(runs) > 1 else [])
+    legend(figure, [_dot(look) for look, _ in there] if several else [])
     return figure
+
+
+def _told(look: Look, value: float, cost: dict[str, float]) -> str:
+    sizes = f"{cost['parameters']:,.0f} parameters, {cost['macs'] / 1e6:,.2f} M multiply-adds"
+    return f"{percent(value)}, {sizes}, {look.title}"
+
+
+def _pair_rows(name: str, one: Likeness) -> list[tuple[str, int, int, float, float]]:
+    first, second = np.triu_indices(len(one.clients), 1)
+    return [
+        (name, one.clients[a], one.clients[b], float(x), float(y))
+        for a, b, x, y in zip(first, second, one.labels, one.policies, strict=True)
+    ]
 
 
 def _pairs(axes: Axes, x: Floats, y: Floats, colour: str) -> None:
     """Draw pairs as dots, or many of them as how many there are in a place; and their mean."""
     if len(x) <= MAX_DOTS:
-        axes.scatter(x, y, s=14, alpha=0.6, color=colour, linewidths=0)
+        axes.scatter(x, y, s=16, alpha=0.7, color=colour, linewidths=0)
     else:
-        clear = [(*to_rgb(colour), 0.08), (*to_rgb(colour), 1.0)]  # on pages light or dark
+        clear = [(*to_rgb(colour), 0.15), (*to_rgb(colour), 1.0)]  # on pages light or dark
         shades = LinearSegmentedColormap.from_list("pairs", clear)
         axes.hexbin(x, y, gridsize=36, mincnt=1, linewidths=0, cmap=shades)
     parts = np.array_split(np.argsort(x), min(max(len(x) // PER_BIN, 2), MAX_BINS))
@@ -88,5 +112,5 @@ def _verdict(one: Likeness) -> str:
 
 
 def _dot(look: Look) -> Line2D:
-    how = {"marker": look.marker, "markersize": 5, "linestyle": ""}
+    how = {"marker": look.marker, "markersize": 5.5, "linestyle": "", "markeredgewidth": 0}
     return Line2D([], [], color=look.colour, label=look.title, **how)
