@@ -43,14 +43,14 @@ def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
         as_json: print JSON for scripts.
     """
     config = _config(file, overrides)
-    from fedtailor.cli import terminal
+    from fedtailor.cli import plan_text
     from fedtailor.experiment import planning
 
     found = planning.plan(config)
     if as_json:
         print_json(found)
     else:
-        print("\n".join(terminal.plan_lines(found)))
+        print("\n".join(plan_text.plan_lines(found)))
 
 
 def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False) -> None:
@@ -167,6 +167,8 @@ def gain(
     """
     from fedtailor.cli import terminal
     from fedtailor.experiment.gain import measure_gain
+    from fedtailor.runs.clients import client_names
+    from fedtailor.runs.folder import Run
 
     more = "" if clients is None else f" --clients {clients}"
     again = f"fedtailor gain {path} --epochs {epochs} --weights {weights}{more}"
@@ -175,7 +177,7 @@ def gain(
     if as_json:
         print_json(found)
     else:
-        print("\n".join(terminal.gain_lines(found)))
+        print("\n".join(terminal.gain_lines(found, client_names(Run(path)))))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Task
 from fedtailor.core.types import Augment, Examples
+from fedtailor.data.client_names import names_or_numbers
 from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
@@ -50,6 +51,11 @@ class Federation:
         """The images' shape and the number of classes."""
         channels, height, width = self.images.shape[1:]
         return Task((channels, height, width), len(self.classes))
+
+    @property
+    def names(self) -> list[str]:
+        """What all clients are called: their names, or their numbers as text."""
+        return names_or_numbers(self.client_names, len(self.bounds))
 
     def originals(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and clients' rows as if nothing had been shifted."""

@@ -22,6 +22,7 @@ def plan(config: Config) -> dict[str, Any]:
     return {
         "clients": federation.clients,
         "new_clients": federation.new_clients,
+        "client_names": federation.names,
         "classes": list(federation.classes),
         "label_counts": federation.label_counts().tolist(),
         "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],

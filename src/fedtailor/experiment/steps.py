@@ -11,6 +11,7 @@ from fedtailor.core.types import ClientInfo, Examples, Failure, Message, Result,
 from fedtailor.engines._base import Done, Engine, Ticket
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.networks import cost
+from fedtailor.runs.clients import client_labels
 from fedtailor.runs.config import Config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.record import RoundRecord
@@ -129,9 +130,8 @@ def _in_order(
 
 
 def _note_failure(execution: Execution, ticket: Ticket, failure: Failure) -> None:
-    text = (
-        f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
-    )
+    who = client_labels(execution.run)[ticket.client]
+    text = f"client {who} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
     details = f"{text}\n{failure.details}".rstrip()
     execution.run.note(ticket.round, ticket.client, "failure", details)
     if execution.config.on_failure == "stop":

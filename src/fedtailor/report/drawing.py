@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from fedtailor.report.facts import BASELINE, algorithm, titles
+from fedtailor.report.facts import BASELINE, algorithm, client_titles, titles
 from fedtailor.report.svg import INK
+from fedtailor.report.wording import clip
 from fedtailor.runs.folder import Run
 
 # Okabe and Ito's colours; vermilion is kept for losers, black and yellow vanish on dark and light.
@@ -21,7 +22,9 @@ WIDTH = 9.0  # inches of a picture
 MARKERS, LINES = "os^D", ("solid", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))
 WORST = (0, (4, 2))  # the line of the worst tenth
 MAX_BARS = 60  # clients drawn one by one
-MAX_NAMED = 40  # clients with room for their numbers below the axis
+MAX_NAMED = 40  # clients with room for their names below the axis
+MAX_LETTERS = 18  # of a client's name there
+LETTERS_PER_WIDTH = 150  # of a whole picture
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,6 @@ def looks(runs: Sequence[Run]) -> list[Look]:
         line = "dashed" if algorithm(run) == BASELINE else LINES[turn]
         found.append(Look(clip(title, 40), COLOURS[place % len(COLOURS)], MARKERS[turn], line))
     return found
-
-
-def clip(text: str, length: int) -> str:
-    """Shorten a name that would push the picture aside; names often differ in their ends."""
-    if len(text) <= length:
-        return text
-    return f"{text[: length // 2]}…{text[-((length - 1) // 2) :]}"
 
 
 def curve_keys(runs: Sequence[Run]) -> list[Line2D]:
@@ -102,13 +98,22 @@ def bars(axes: Axes, values: NDArray[Any], colour: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def name_clients(axes: Axes, order: list[int]) -> None:
+def name_clients(axes: Axes, order: list[int], runs: Sequence[Run]) -> None:
     """Name the clients below the axis, if there is room, and say in what order they are."""
-    named = len(order) <= MAX_NAMED
-    axes.set_xticks(range(len(order)) if named else [], [str(c) for c in order] if named else [])
     by = "by number" if order == sorted(order) else "the largest gain first"
+    named = write_names(axes, order, runs)
     axes.set_xlabel("client" if named else f"the {len(order)} clients, {by}")
+
+
+def write_names(axes: Axes, order: list[int], runs: Sequence[Run]) -> bool:
+    """Write clients' names below the axis, long ones upright; return whether there is room."""
+    named, called = len(order) <= MAX_NAMED, client_titles(runs)
+    names = [clip(called.get(c, str(c)), MAX_LETTERS) for c in order] if named else []
+    room = LETTERS_PER_WIDTH * axes.get_position().width
+    upright = max((len(name) + 1 for name in names), default=0) * len(names) > room
+    axes.set_xticks(range(len(names)), names, rotation=90 if upright else 0)
     axes.set_xlim(-0.6, len(order) - 0.4)
+    return named
 
 
 def _solid(look: Look) -> dict[str, Any]:

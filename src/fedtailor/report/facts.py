@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtailor.runs.clients import client_names
 from fedtailor.runs.folder import Run, asked
 from fedtailor.runs.summary import evaluated_round, headline, spread
 
@@ -97,6 +98,14 @@ def clients_in_order(runs: Sequence[Run]) -> list[int]:
     found = gains(runs)
     gain = found[0].per_client if found else {}
     return sorted(known, key=lambda client: (-gain.get(client, -np.inf), client))
+
+
+def client_titles(runs: Sequence[Run]) -> dict[int, str]:
+    """Return what all clients are called in tables and pictures; by numbers where runs disagree."""
+    known = [client_names(run) for run in runs]
+    if any(names != known[0] for names in known):
+        return {number: str(number) for names in known for number in range(len(names))}
+    return dict(enumerate(known[0]))
 
 
 def label_counts(run: Run) -> Labels | None:

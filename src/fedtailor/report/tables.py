@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from fedtailor.data.client_names import label_of
 from fedtailor.report.facts import (
     accuracies,
+    client_titles,
     clients_in_order,
     label_counts,
     same_clients,
@@ -58,14 +60,15 @@ def client_table(runs: Sequence[Run]) -> dict[str, Any] | None:
     labels = label_counts(runs[0]) if comparable else None
     sizes = labels.counts.sum(axis=1).tolist() if labels else []
     kinds = shifts(runs[0]) if comparable else []
-    rows = []
+    names, rows = list(client_titles(runs).values()), []
     for client in clients_in_order(runs):
         cells = [values.get(client, NOTHING) for values in columns.values()]
         if any(cell is not NOTHING for cell in cells):
             size = f"{sizes[client]:,}" if client < len(sizes) else NOTHING.text
             best = len(runs) > 1 and comparable
             cells = _mark_best(cells) if best else cells
-            rows.append((client, size, [*cells, Cell(kinds[client])] if kinds else cells))
+            who = label_of(names, client)
+            rows.append((who, size, [*cells, Cell(kinds[client])] if kinds else cells))
     return {"columns": [*columns, *(["shift"] if kinds else [])], "rows": rows}
 
 

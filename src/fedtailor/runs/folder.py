@@ -52,12 +52,17 @@ class Run:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
 
-    def partition(self) -> dict[str, np.ndarray]:
-        """Return the arrays of partition.npz: which images are whose."""
+    def partition(self, *only: str) -> dict[str, np.ndarray]:
+        """Return the arrays of partition.npz, all or some: which images are whose.
+
+        Where clients keep their data to themselves there is no such file, and none of `only`.
+        """
         path = self.path / "partition.npz"
+        if only and not path.is_file():
+            return {}
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
+                return {name: file[name] for name in file.files if not only or name in only}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
 

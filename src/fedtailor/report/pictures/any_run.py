@@ -15,7 +15,6 @@ from fedtailor.report.drawing import (
     MAX_BARS,
     WIDTH,
     bars,
-    clip,
     curve_keys,
     curve_of,
     legend,
@@ -34,6 +33,7 @@ from fedtailor.report.facts import (
     unseen_tests,
 )
 from fedtailor.report.svg import MUTED, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs import database
 from fedtailor.runs.folder import Run, asked
 from fedtailor.runs.summary import curve
@@ -101,7 +101,7 @@ def gain_per_client(runs: Sequence[Run]) -> Figure | None:
         bars(axes, np.fmin(points, 0), LOSER)
         axes.axhline(0, color=MUTED, linewidth=0.8)
         axes.set_title(f"{every[gain.run].title}: {_outcome(gain)}")
-    name_clients(panels[-1], order)
+    name_clients(panels[-1], order, runs)
     figure.supylabel(f"points over {found[0].over}", fontsize=9.5)
     return figure
 
@@ -132,7 +132,7 @@ def label_distribution(runs: Sequence[Run]) -> Figure | None:
         title += f"; {unseen.sum():,} test images are of unseen classes"
     sizes.set_title(title if same_clients(runs) else f"{looks(runs)[0].title} only: {title}")
     _name_classes(axes, labels)
-    name_clients(axes, order)
+    name_clients(axes, order, runs)
     return figure
 
 

@@ -8,11 +8,12 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtailor.report.drawing import WIDTH, Look, clip, legend, looks
+from fedtailor.report.drawing import WIDTH, Look, legend, looks
 from fedtailor.report.facts import accuracies
 from fedtailor.report.likeness import Floats, Likeness, likeness
 from fedtailor.report.search_facts import deployed, searches
 from fedtailor.report.svg import INK, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs.folder import Run
 
 MAX_PANELS = 3  # runs side by side

@@ -12,15 +12,14 @@ from matplotlib.ticker import MaxNLocator
 from fedtailor.report.drawing import (
     COLOURS,
     LOSER,
-    MAX_NAMED,
     WIDTH,
     Look,
     bars,
-    clip,
     legend,
     looks,
     name_clients,
     step_keys,
+    write_names,
 )
 from fedtailor.report.facts import clients_in_order
 from fedtailor.report.search_facts import (
@@ -35,6 +34,7 @@ from fedtailor.report.search_facts import (
     searches,
 )
 from fedtailor.report.svg import INK, MUTED, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs.folder import Run
 
 SCALE = LinearSegmentedColormap.from_list("options", ("#0072b2", "#bdbdbd", "#e69f00"))
@@ -86,7 +86,7 @@ def memory_budgets(runs: Sequence[Run]) -> Figure | None:
     """Draw each client's memory, what its network takes of it, and what did not fit."""
     for search in searches(runs):
         if clients := memory(search.run):
-            return _budgets(clients, looks(runs)[search.place])
+            return _budgets(clients, looks(runs)[search.place], runs)
     return None
 
 
@@ -102,7 +102,7 @@ def _maps(found: list[tuple[Search, Deployed]], runs: Sequence[Run]) -> Figure:
         cells.imshow(_cells(there, order, colours), aspect="auto", interpolation="none")
         cells.grid(visible=False)
         cells.set_title(looks(runs)[search.place].title if len(runs) > 1 else "")
-        name_clients(cells, order)
+        name_clients(cells, order, runs)
         if entropies := mean_entropies(search.found):
             undecided.barh(range(len(choices)), list(entropies.values()), height=0.7, color=MUTED)
         undecided.set_xlim(0, 1)
@@ -144,7 +144,7 @@ def _square(colour: Any, name: str) -> Line2D:
     return Line2D([], [], linestyle="", marker="s", markersize=8, color=colour, label=str(name))
 
 
-def _budgets(clients: list[Memory], look: Look) -> Figure:
+def _budgets(clients: list[Memory], look: Look, runs: Sequence[Run]) -> Figure:
     drawn = [one.drawn for one in clients]
     overflows = any(any(each) for each in drawn)
     rows = 2 if overflows else 1
@@ -164,10 +164,8 @@ def _budgets(clients: list[Memory], look: Look) -> Figure:
         bars(panels[1], np.array(shares), LOSER)
         panels[1].set_ylabel("overflows (%)")
         panels[1].set_ylim(0, 100)
-    named = [str(one.client) for one in clients] if len(clients) <= MAX_NAMED else []
-    panels[-1].set_xticks(range(len(named)), named)
+    write_names(panels[-1], [one.client for one in clients], runs)
     panels[-1].set_xlabel("client, the smallest memory first")
-    panels[-1].set_xlim(-0.6, len(clients) - 0.4)
     return figure
 
 
