@@ -1,6 +1,7 @@
 """What `plan` says."""
 
 import itertools
+import textwrap
 from typing import Any
 
 from fedtailor.cli.terminal import MAX_ROWS, client_column
@@ -45,6 +46,9 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         f"{duration(times['training'])} training, "
         f"{duration(times['testing'] + times['tuning'])} testing and tuning",
     ]
+    for kind in ("warning", "note"):
+        for text in found[f"{kind}s"]:
+            lines += textwrap.wrap(text, initial_indent=f"{kind:16}", subsequent_indent=" " * 16)
     return lines
 
 

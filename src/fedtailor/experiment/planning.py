@@ -35,6 +35,8 @@ def plan(config: Config) -> dict[str, Any]:
             name: _prices(prepared, size) for name, size in sizes.items() if searched
         },
         **_scale_up(prepared, measured),
+        "warnings": list(config.warnings()),
+        "notes": list(federation.notes),
     }
 
 
