@@ -78,9 +78,7 @@ def test_plan_and_failures_name_clients(
     assert sum(line.lstrip().startswith("klinik-ö (1)") for line in lines) == 1
     table["algorithm"] = {"name": misbehaving("Fails")}
     table["cohort"] = 3
-    with pytest.raises(
-        ClientFailedError, match=r"client klinik-ö \(1\) failed to train"
-    ):
+    with pytest.raises(ClientFailedError, match=r"client klinik-ö \(1\) failed to train"):
         run_experiment(table, tmp_path / "run")
 
 

@@ -186,6 +186,7 @@ def _followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     from fedtailor.cli import terminal
     from fedtailor.experiment.progress import RunProgress
     from fedtailor.experiment.steps import ClientFailedError
+    from fedtailor.runs.folder import Run
 
     progress = RunProgress()
     again = again or f"fedtailor resume {path}"
@@ -198,7 +199,14 @@ def _followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
             fail(f"stopped in {where}; go on with: {again}", 130)
         fail("stopped before the first round; nothing was written that counts", 130)
     except ClientFailedError as error:
-        fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
+        how = f"once that is mended, go on with: {again}"
+        if error.diverged:
+            lr = float(Run(path).config["algorithm"].get("lr", 0.05))
+            how = (
+                "going on would end the same way, so begin anew with other values, such as "
+                f"algorithm.lr={lr / 10:g} (it is {lr:g}) or algorithm.clip=1"
+            )
+        fail(f"{error}\nDetails are in {path / 'log.txt'}; {how}", 1)
 
 
 def _finish(found: "Run", as_json: bool) -> None:

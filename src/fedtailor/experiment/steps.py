@@ -22,6 +22,15 @@ NOTHING: Forms = {"nothing": ()}  # leaves a client that tests
 class ClientFailedError(Exception):
     """A client failed and the config says to stop."""
 
+    diverged: bool = False  # then it would fail again, whatever is mended but the config
+
+
+def failed(text: str, failure: Failure) -> ClientFailedError:
+    """Make an error of a failure, which knows whether going on can help."""
+    error = ClientFailedError(text)
+    error.diverged = failure.reason.startswith(("DivergedError", "FloatingPointError"))
+    return error
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -135,4 +144,4 @@ def _note_failure(execution: Execution, ticket: Ticket, failure: Failure) -> Non
     details = f"{text}\n{failure.details}".rstrip()
     execution.run.note(ticket.round, ticket.client, "failure", details)
     if execution.config.on_failure == "stop":
-        raise ClientFailedError(text)
+        raise failed(text, failure)
