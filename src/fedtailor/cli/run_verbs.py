@@ -74,15 +74,23 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     _finish(found, as_json)
 
 
-def resume(path: Path, /, *, as_json: AsJson = False) -> None:
+def resume(path: Path, /, *overrides: str, as_json: AsJson = False) -> None:
     """Go on with a run that was stopped or killed; the result is that of a run never stopped.
+
+    With rounds=100 a run goes on to so many rounds, also a finished one. Schedules go on by the
+    length that they had, so that it does not equal a run of 100 rounds from the start.
 
     Args:
         path: the run folder.
+        overrides: rounds=N, more than the run has; nothing else can be changed.
         as_json: print what `show --json` prints at the end.
     """
+    from fedtailor.core.validation import parse_override
     from fedtailor.experiment import lifecycle
+    from fedtailor.experiment.extending import extend
 
+    if overrides:
+        warn(extend(path, dict(parse_override(text) for text in overrides)))
     with _followed(path) as progress:
         found = lifecycle.resume(path, progress)
     _finish(found, as_json)

@@ -101,6 +101,7 @@ def open_engine(engine: Engine, prepared: Prepared, folder: Run) -> Prepared:
         folder.states,
         folder.path / "clients" if config.save_models else None,
         device_of(config.engine.device),
+        last_round=config.rounds,
     )
     engine.open(host)
     return replace(prepared, data=None)

@@ -90,7 +90,8 @@ def setting_of(config: Config, federation: Federation) -> Setting:
     """Return what server and clients both know."""
     space, arch = config.space.at(federation.task), config.space_arch
     chosen = getattr(space, arch)() if isinstance(arch, str) else space.repair(arch)
-    return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
+    rounds = config.schedule_rounds or config.rounds
+    return Setting(federation.task, space, rounds, config.seed, chosen, config.space_init)
 
 
 def _check(setting: Setting) -> None:

@@ -40,6 +40,9 @@ class Config:
 
     seed: int = 0
     rounds: Annotated[int, Ge(0)] = 20  # 0 only with a start
+    schedule_rounds: Annotated[int, Ge(1)] | None = (
+        None  # of a run that was extended by `resume`: how many its schedules are of
+    )
     cohort: Annotated[int, Ge(1)] | None = None  # clients per round; none: all
     eval_every: Annotated[int, Ge(1)] = 5  # rounds; the last is always evaluated
     on_failure: Literal["stop", "skip"] = "stop"  # when a client fails
@@ -228,9 +231,14 @@ def config_table(config: Config) -> dict[str, Any]:
     return _without_none(table)
 
 
+def config_text(config: Config) -> str:
+    """Return a config as TOML, every default written out."""
+    return tomli_w.dumps(config_table(config))
+
+
 def write_config(config: Config, path: Path) -> None:
     """Write a config as TOML, every default written out."""
-    path.write_text(tomli_w.dumps(config_table(config)), encoding="utf-8")
+    path.write_text(config_text(config), encoding="utf-8")
 
 
 def budgets_of(config: Config, clients: int, task: Task) -> list[Budget]:
