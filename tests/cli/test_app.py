@@ -72,6 +72,8 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
     ("words", "says"),
     [
         (["run", "CONFIG", "algorithm.lrr=1"], "algorithm.lrr: unknown; did you mean lr?"),
+        (["run", "CONFIG", "lr=0.1"], "lr: unknown; did you mean algorithm.lr?"),
+        (["run", "CONFIG", "partition=iid"], "partition: unknown; did you mean data.partition?"),
         (["run", "CONFIG", "cohort=50"], "cohort: 50 clients a round, but there are 5"),
         (["run", "CONFIG", "lr"], "an override is written key=value"),
         (["run", "CONFIG", "data.name=cifar10", "data.root=nowhere"], "data.root: "),
@@ -103,6 +105,15 @@ def test_what_is_wrong_is_a_sentence_and_exit_code_2(
     assert says in errors
     assert "Traceback" not in errors and len(errors.splitlines()) == 1
     assert set(tmp_path.rglob("*")) == before, "nothing is written"
+
+
+def test_a_run_that_diverges_says_what_to_change(config: Path, tmp_path: Path, capsys: Any):
+    words = ["run", str(config), "algorithm.lr=1e30", "--out", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    errors = capsys.readouterr().err
+    assert ended.value.code == 1 and "in round 1" in errors and "resume" not in errors
+    assert "algorithm.lr=1e+29 (it is 1e+30) or algorithm.clip=1" in errors
 
 
 def test_a_search_is_shown_with_its_warnings_and_times(

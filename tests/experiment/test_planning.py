@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedtailor.cli.terminal import plan_lines
+from fedtailor.cli.plan_text import plan_lines
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.planning import plan
 from fedtailor.runs.config import make_config

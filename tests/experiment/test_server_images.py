@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.cli.terminal import plan_lines
+from fedtailor.cli.plan_text import plan_lines
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.lifecycle import resume, run

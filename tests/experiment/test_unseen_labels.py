@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.cli.terminal import plan_lines, summary_lines
+from fedtailor.cli.plan_text import plan_lines
+from fedtailor.cli.terminal import summary_lines
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.planning import plan

@@ -302,7 +302,7 @@ def test_options_of_two_digits_stand_apart():
         (["--data", "digit"], "data: no data set and no path is 'digit'; did you mean digits?"),
         (["--data", "digits", "client=3"], "data.client: unknown; did you mean clients?"),
         (["--data", "digits", "--client", "10"], "client: there are 10 clients, numbered from 0"),
-        (["--data", "digits", "--client", "-1"], "numbered from 0; -1 is none"),
+        (["--data", "digits", "--client", "-1"], "give a number from 0 to 9, not '-1'"),
         (["--data", "digits", "--encoder", "nothing"], "encoder: there is no file nothing"),
         (["clients=3"], "clients: is about data; give --data as well"),
         (["--client", "1"], "client: is about data; give --data as well"),

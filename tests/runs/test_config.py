@@ -148,3 +148,12 @@ def test_budgets_are_dealt():
     assert 50 <= min(memory) < 60 and 190 < max(memory) <= 200
     with pytest.raises(UserError, match=r"budget\.speed"):
         deal_budgets(BudgetOptions(speed=Uniform((2.0, 1.0))), 2, 0)
+
+
+def test_another_space_takes_over_nothing_of_the_files(tmp_path: Path):
+    file = tmp_path / "my.toml"
+    file.write_text('[space]\nname = "resnet18"\nnorm = "group"\nwidth = 16\n')
+    other = read_config(file, {"space.name": "mobilenetv3", "space.preset": "cpu"})
+    assert other.space == make_config({"space": {"name": "mobilenetv3", "preset": "cpu"}}).space
+    same = read_config(file, {"space.name": "resnet18", "space.width": 8})
+    assert config_table(same)["space"]["norm"] == "group"

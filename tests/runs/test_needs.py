@@ -10,7 +10,8 @@ import pytest
 import safetensors.torch
 
 from fedtailor.algorithms.fedavg import FedAvg
-from fedtailor.cli.terminal import plan_lines, summary_lines
+from fedtailor.cli.plan_text import plan_lines
+from fedtailor.cli.terminal import summary_lines
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import ClientInfo, Setting
 from fedtailor.engines import _in_process

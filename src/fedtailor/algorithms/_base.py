@@ -60,7 +60,7 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         return
 
     def needs_val(self, setting: Setting) -> bool:
-        """Tell whether it needs validation images of its own; then `data.join_val` is refused."""
+        """Tell whether it needs validation images; then clients without any are refused."""
         return self.searches
 
     def needs_public(self, setting: Setting) -> int:

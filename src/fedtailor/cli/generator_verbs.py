@@ -81,7 +81,7 @@ def generate(
     space: str,
     n: int = 100,
     data: str | None = None,
-    client: int = 0,
+    client: str | None = None,
     preset: str | None = None,
     generator: Path | None = None,
     encoder: Path | None = None,
@@ -104,7 +104,7 @@ def generate(
         space: the search space.
         n: how many.
         data: the name of a data set, or a path; without it, for no data in particular.
-        client: the client whose training images count.
+        client: the client whose training images count, by name or number; else the first.
         preset: of the space; else cpu where there is one.
         generator: a file from `fedtailor pretrain`, instead of the package's own.
         encoder: the weights that the generator was made with, where not the package's own.

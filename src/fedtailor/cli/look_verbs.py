@@ -62,6 +62,7 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
     from fedtailor.cli.terminal import archive_lines, cost_lines, search_lines
     from fedtailor.runs import database
     from fedtailor.runs.archives import archives
+    from fedtailor.runs.clients import client_names
     from fedtailor.runs.cost_summary import costs
     from fedtailor.runs.folder import Run
     from fedtailor.runs.time_to_accuracy import wanted
@@ -70,8 +71,9 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
     found = Run(path)
     show_run(found, as_json, goal)
     if not as_json:
-        lines = (*cost_lines(costs(found)), *search_lines(database.search(found.db)))
-        for line in (*lines, *archive_lines(archives(found))):
+        names = client_names(found)
+        lines = (*cost_lines(costs(found)), *search_lines(database.search(found.db), names))
+        for line in (*lines, *archive_lines(archives(found), names)):
             print(line)
 
 

@@ -44,14 +44,14 @@ def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
         as_json: print JSON for scripts.
     """
     config = _config(file, overrides)
-    from fedtailor.cli import terminal
+    from fedtailor.cli import plan_text
     from fedtailor.experiment import planning
 
     found = planning.plan(config)
     if as_json:
         print_json(found)
     else:
-        print("\n".join(terminal.plan_lines(found)))
+        print("\n".join(plan_text.plan_lines(found)))
 
 
 def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False) -> None:
@@ -75,15 +75,23 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     _finish(found, as_json)
 
 
-def resume(path: Path, /, *, as_json: AsJson = False) -> None:
+def resume(path: Path, /, *overrides: str, as_json: AsJson = False) -> None:
     """Go on with a run that was stopped or killed; the result is that of a run never stopped.
+
+    With rounds=100 a run goes on to so many rounds, also a finished one. Schedules go on by the
+    length that they had, so that it does not equal a run of 100 rounds from the start.
 
     Args:
         path: the run folder.
+        overrides: rounds=N, more than the run has; nothing else can be changed.
         as_json: print what `show --json` prints at the end.
     """
+    from fedtailor.core.validation import parse_override
     from fedtailor.experiment import lifecycle
+    from fedtailor.experiment.extending import extend
 
+    if overrides:
+        warn(extend(path, dict(parse_override(text) for text in overrides)))
     with _followed(path) as progress:
         found = lifecycle.resume(path, progress)
     _finish(found, as_json)
@@ -168,6 +176,8 @@ def gain(
     """
     from fedtailor.cli import terminal
     from fedtailor.experiment.gain import measure_gain
+    from fedtailor.runs.clients import client_names
+    from fedtailor.runs.folder import Run
 
     more = "" if clients is None else f" --clients {clients}"
     again = f"fedtailor gain {path} --epochs {epochs} --weights {weights}{more}"
@@ -176,7 +186,7 @@ def gain(
     if as_json:
         print_json(found)
     else:
-        print("\n".join(terminal.gain_lines(found)))
+        print("\n".join(terminal.gain_lines(found, client_names(Run(path)))))
 
 
 @contextmanager
@@ -185,6 +195,7 @@ def _followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     from fedtailor.cli import terminal
     from fedtailor.experiment.progress import RunProgress
     from fedtailor.experiment.steps import ClientFailedError
+    from fedtailor.runs.folder import Run
 
     progress = RunProgress()
     again = again or f"fedtailor resume {path}"
@@ -197,7 +208,14 @@ def _followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
             fail(f"stopped in {where}; go on with: {again}", 130)
         fail("stopped before the first round; nothing was written that counts", 130)
     except ClientFailedError as error:
-        fail(f"{error}\nDetails are in {path / 'log.txt'}; go on with: {again}", 1)
+        how = f"once that is mended, go on with: {again}"
+        if error.diverged:
+            lr = float(Run(path).config["algorithm"].get("lr", 0.05))
+            how = (
+                "going on would end the same way, so begin anew with other values, such as "
+                f"algorithm.lr={lr / 10:g} (it is {lr:g}) or algorithm.clip=1"
+            )
+        fail(f"{error}\nDetails are in {path / 'log.txt'}; {how}", 1)
 
 
 def _finish(found: "Run", as_json: bool) -> None:

@@ -1,23 +1,23 @@
 """What people see: live progress and tables."""
 
-import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
+from fedtailor.data.client_names import label_of
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.report.search_facts import mean_entropies
-from fedtailor.report.wording import duration, mean_and_spread, percent, plus_minus
+from fedtailor.report.wording import clip, duration, mean_and_spread, percent, plus_minus
 
 LINE_EVERY_S = 5.0
-SHADES = " ·░▒▓█"  # of more and more images
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order
 MAX_ROWS = 40  # clients in a table for people
+LETTERS = 22  # of a client's name
 NAMED = 3  # choices that are called the most and the least decided
 
 console = Console(stderr=True, highlight=False)
@@ -177,81 +177,36 @@ def cost_lines(cost: dict[str, Any] | None) -> list[str]:
     return [*lines, f"  {'sent':{width}}{', '.join(bytes_)}", f"server          {', '.join(own)}"]
 
 
-def plan_lines(found: dict[str, Any]) -> list[str]:
-    """Tell what a run would cost, in a few lines and a picture of the labels."""
-    counts, names = found["label_counts"], found["classes"]
-    peak = max(max(row) for row in counts) or 1
-    lines = [
-        f"{found['clients']} clients"
-        + (f" and {found['new_clients']} kept out" if found["new_clients"] else "")
-        + f", images {'x'.join(str(n) for n in found['image_shape'])}, {len(names)} classes"
-        + (f"; {found['public']:,} images are the server's" if "public" in found else "")
-    ]
-    lines.append("client  train   val  test  images of each class (darker: more)")
-    shifts = found.get("shifts", [""] * len(counts))
-    unseen = [f"{n} tests unseen" for n in found.get("unseen_tests", ())] or [""] * len(counts)
-    for client, (row, size, *notes) in enumerate(
-        itertools.islice(zip(counts, found["sizes"], shifts, unseen, strict=True), MAX_ROWS)
-    ):
-        picture = "".join(SHADES[-(-n * (len(SHADES) - 1) // peak)] for n in row)
-        lines.append(
-            f"{client:6d} {size['train']:6d} {size['val']:5d} {size['test']:5d}  |{picture}|"
-            + "".join(f"  {note}" for note in notes if note)
-        )
-    if len(counts) > MAX_ROWS:
-        lines.append(f"   ... and {len(counts) - MAX_ROWS} more (--json has all)")
-    traffic, times = found["bytes"], found["estimated_s"]
-    once = found["bytes_once_per_client"]
-    lines += [
-        *_network_lines(found),
-        f"traffic         {traffic['down'] / 1e6:,.1f} MB down, "
-        f"{traffic['up'] / 1e6:,.1f} MB up in all"
-        + (f", and {once / 1e6:,.1f} MB once for each client" if once else ""),
-        f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
-        f"this machine    about {duration(times['total'])}: "
-        f"{duration(times['training'])} training, "
-        f"{duration(times['testing'] + times['tuning'])} testing and tuning",
-    ]
-    return lines
+def client_column(clients: Iterable[int | str], names: Sequence[str] = ()) -> dict[int | str, str]:
+    """Return a column of clients' names, numbers beside them, as wide as its heading `client`.
+
+    What is not a number, such as `shared`, stands as it is.
+    """
+    texts: dict[int | str, str] = {"client": "client"}
+    for client in clients:
+        numbered = isinstance(client, int) or client.isdigit()
+        texts[client] = clip(label_of(names, int(client)), LETTERS) if numbered else str(client)
+    width = max(len(text) for text in texts.values())
+    return {client: text.rjust(width) for client, text in texts.items()}
 
 
-def _network_lines(found: dict[str, Any]) -> list[str]:
-    """Tell what the network costs, or those between which a search chooses."""
-    if not found["architectures"]:
-        over = found["over_memory_budget"]
-        return [
-            f"model           {_size(found)}",
-            f"memory          {found['memory_mb']:,.1f} MB to train"
-            + (f"; too much for clients {over}" if over else ""),
-        ]
-    clients, lines = len(found["sizes"]), []
-    for name, one in found["architectures"].items():
-        over = len(one["over_memory_budget"])
-        lines.append(
-            f"{name:15} {_size(one)}, {one['memory_mb']:,.1f} MB to train"
-            + (f"; too much for {over} of {clients} clients" if over else "")
-        )
-    return lines
-
-
-def _size(one: dict[str, Any]) -> str:
-    macs = one["macs"] / 1e6
-    return f"{one['parameters']:,.0f} parameters, {macs:,.1f} M multiply-adds per image"
-
-
-def search_lines(found: dict[str, Any]) -> list[str]:
+def search_lines(found: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
     """Tell every policy in a line, and which choices are decided."""
     rows = _policies(found)
     if not found.get("choices") or not found.keys() & {"clients", "shared"}:
         return []  # no search, or one that the server knows nothing of
     width = max(len(found["choices"]), len("most probable"))
     lines = [f"search          {_who(found)}, {len(found['choices'])} choices"]
+    shown = list(rows.items())[:MAX_ROWS]
+    column = client_column(dict(shown), names)
     if rows:
-        lines.append(f"client  {'most probable':{width}}  probability  mean entropy")
-    for client, one in list(rows.items())[:MAX_ROWS]:
+        head = f"{'most probable':{width}}  probability  mean entropy"
+        lines.append(f"{column['client']}  {head}")
+    for client, one in shown:
         entropy = sum(one["entropy"].values()) / len(one["entropy"])
         genes = _digits(one["genes"])
-        lines.append(f"{client:>6}  {genes:{width}}  {one['probability']:11.2g}  {entropy:12.3f}")
+        shares = f"{one['probability']:11.2g}  {entropy:12.3f}"
+        lines.append(f"{column[client]}  {genes:{width}}  {shares}")
     if len(rows) > MAX_ROWS:
         lines.append(f"   ... and {len(rows) - MAX_ROWS} more (--json has all)")
     order = sorted(mean_entropies(found).items(), key=lambda item: item[1])
@@ -263,34 +218,38 @@ def search_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def archive_lines(found: dict[str, Any]) -> list[str]:
+def archive_lines(found: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
     """Tell in a line what each client that searches for itself has found."""
     if not found:
         return []
     width = max(len("best"), *(len(one["genes"]) for one in found.values()))
     lines = ["search          on the clients' own devices; the server knows nothing of it"]
-    lines.append(f"client  {'best':{width}}  last round  archive agrees")
-    for client, one in list(found.items())[:MAX_ROWS]:
+    shown = list(found.items())[:MAX_ROWS]
+    column = client_column(dict(shown), names)
+    lines.append(f"{column['client']}  {'best':{width}}  last round  archive agrees")
+    for client, one in shown:
         genes, alike = _digits(one["genes"]), f"{one['agreement']:.0%}"
-        lines.append(f"{client:>6}  {genes:{width}}  {one['round']:10}  {alike:>14}")
+        lines.append(f"{column[client]}  {genes:{width}}  {one['round']:10}  {alike:>14}")
     if len(found) > MAX_ROWS:
         lines.append(f"   ... and {len(found) - MAX_ROWS} more (--json has all)")
     return lines
 
 
-def gain_lines(found: dict[str, Any]) -> list[str]:
+def gain_lines(found: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
     """Tell what is personal about the networks of a run, a line for each client."""
     epochs, rows = found["epochs"], found["per_client"]
+    shown = list(rows.items())[:MAX_ROWS]
+    column = client_column(dict(shown), names)
     whose = {"theirs": "as they are", "global": "with the weights of the global supernet"}
     lines = [
         f"personalisation gain of {found['algorithm']}: networks of {len(rows)} clients, "
         f"{whose[found['weights']]}, tuned for {epochs} epochs on each client's data",
-        "client  own, untuned  own, tuned  others', tuned  gain in points",
+        f"{column['client']}  own, untuned  own, tuned  others', tuned  gain in points",
     ]
-    for client, one in list(rows.items())[:MAX_ROWS]:
+    for client, one in shown:
         untuned, own, others = (percent(one[name]) for name in ("own_untuned", "own", "others"))
         lines.append(
-            f"{client:>6}  {untuned:>12}  {own:>10}  {others:>14}  {100 * one['gain']:+14.2f}"
+            f"{column[client]}  {untuned:>12}  {own:>10}  {others:>14}  {100 * one['gain']:+14.2f}"
         )
     if len(rows) > MAX_ROWS:
         lines.append(f"   ... and {len(rows) - MAX_ROWS} more (--json has all)")

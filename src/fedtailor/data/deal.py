@@ -8,6 +8,7 @@ from fedtailor.data.options import DataOptions
 from fedtailor.data.overlap import share_images
 from fedtailor.data.partition import partition
 from fedtailor.data.public import NO_ROWS
+from fedtailor.data.ready_cut import keep_split
 from fedtailor.data.source import Ints, Source
 from fedtailor.data.split import Parts, check_split, split, with_tests
 
@@ -21,6 +22,8 @@ def deal(source: Source, clients: int, options: DataOptions, public: Ints = NO_R
         options: how to deal.
         public: rows that are the server's; the others are dealt as if these did not exist.
     """
+    if source.split is not None:
+        return keep_split(source, clients + options.new_clients, options)
     tests = source.test_labels if options.split == "official" else None
     check_split(tests, options)
     count = len(source.labels)

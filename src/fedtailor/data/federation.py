@@ -9,6 +9,7 @@ from torch import Tensor
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Task
 from fedtailor.core.types import Augment, Examples
+from fedtailor.data.client_names import names_or_numbers
 from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
@@ -16,11 +17,10 @@ from fedtailor.data.proportions import count_classes
 from fedtailor.data.public import draw_public
 from fedtailor.data.shift import Shift
 from fedtailor.data.shift_clients import deal_shifts, shift_clients
-from fedtailor.data.source import Ints, Source
+from fedtailor.data.source import SPLITS, Ints, Source
 from fedtailor.data.split import without_val
+from fedtailor.data.surprises import surprises
 from fedtailor.data.unseen import with_unseen
-
-SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,7 @@ class Federation:
     shifts: tuple[Shift, ...] = ()  # of all clients, where images differ by client
     origins: Tensor | None = None  # of the last images, which are shifted: the rows they were
     public: Tensor | None = None  # rows that are the server's and no client's
+    notes: tuple[str, ...] = ()  # sentences on what is surprising about the data
     tells_unseen: bool = False  # whether labels that a client does not train on are told apart
 
     @property
@@ -50,6 +51,11 @@ class Federation:
         """The images' shape and the number of classes."""
         channels, height, width = self.images.shape[1:]
         return Task((channels, height, width), len(self.classes))
+
+    @property
+    def names(self) -> list[str]:
+        """What all clients are called: their names, or their numbers as text."""
+        return names_or_numbers(self.client_names, len(self.bounds))
 
     def originals(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and clients' rows as if nothing had been shifted."""
@@ -125,6 +131,7 @@ def load_federation(options: DataOptions) -> Federation:
         shifts=shifts,
         origins=None if origins is None else torch.from_numpy(origins),
         public=torch.from_numpy(public) if len(public) else None,
+        notes=(*source.notes, *surprises(source, clients, options)),
         tells_unseen=options.test_unseen > 0,
     )
 
@@ -144,7 +151,7 @@ def _clients(options: DataOptions, source: Source) -> int:
     if clients < 1 or clients + options.new_clients > there:
         raise UserError(
             f"data.clients: {max(clients, 1)} clients and {options.new_clients} new ones are "
-            f"wanted, but the data has {there} in all, so ask for fewer."
+            f"wanted, but the data has {there} in all, so leave it out, which takes all of them."
         )
     return clients
 

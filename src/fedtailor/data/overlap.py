@@ -49,7 +49,7 @@ def _draw_all(
     """Cut rows into pools; let each client draw from all of them in one set of proportions."""
     held = held_out(size, options)
     wanted = (size - sum(held), *held)
-    check_size(size, wanted[0], clients[0], 2 + len(held))
+    check_size(size, wanted[0], clients[0], 2 + sum(count > 0 for count in held))
     rest, pools = _by_class_at_random(rows, labels, rng), []
     for count in held_out(len(rows), options):
         pool, rest = _take_evenly(rest, count)
@@ -102,6 +102,8 @@ def draw(by_class: list[Ints], size: int, weight: _Floats, rng: np.random.Genera
     To draw without replacement by weight is to take the rows whose exponential waiting times
     (rate = weight) end first; those of a class end in random order, so only the times are drawn.
     """
+    if size == 0:
+        return np.zeros(0, dtype=np.int64)
     label = np.repeat(np.arange(len(by_class)), [min(size, len(rows)) for rows in by_class])
     waiting = np.concatenate([np.arange(len(r), max(len(r) - size, 0), -1) for r in by_class])
     starts = np.searchsorted(label, label)

@@ -10,6 +10,7 @@ from fedtailor.core.errors import UserError
 
 Images: TypeAlias = npt.NDArray[Any]  # uint8 or float32
 Ints: TypeAlias = npt.NDArray[np.int64]
+SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Source:
     test_labels: Ints | None = None
     client: Ints | None = None  # (N,): the client each row belongs to
     client_names: tuple[str, ...] = ()
+    split: Ints | None = None  # (N,): the part of SPLITS each row belongs to, where the data says
+    notes: tuple[str, ...] = ()  # sentences on what was found there beside the images
 
 
 def check(source: Source) -> None:
@@ -51,6 +54,8 @@ def check(source: Source) -> None:
             raise UserError("data.path: give test images the type and shape of the others.")
     if source.client is not None:
         _check_labels(source.client, len(source.images), len(source.client_names), "client column")
+    if source.split is not None:
+        _check_labels(source.split, len(source.images), len(SPLITS), "split column")
 
 
 def _check_images(images: Images, what: str) -> None:

@@ -26,9 +26,11 @@ def split(
 def check_split(test_labels: Ints | None, options: DataOptions) -> None:
     """Raise a UserError when the images cannot be split as the options say."""
     fractions = options.fractions
-    if not (min(fractions) > 0 and abs(sum(fractions) - 1) < 1e-6):
+    train, val, test = fractions
+    if not (min(train, test) > 0 and val >= 0 and abs(sum(fractions) - 1) < 1e-6):
         raise UserError(
-            f"data.fractions: {list(fractions)} must be three numbers above zero that sum to 1."
+            f"data.fractions: {list(fractions)} must be three numbers that sum to 1, all above "
+            "zero but the second, which may be zero."
         )
     if options.split == "pool" and options.test_per_client is not None:
         raise UserError('data.test_per_client: set data.split = "official" to use it.')
@@ -37,17 +39,17 @@ def check_split(test_labels: Ints | None, options: DataOptions) -> None:
 
 
 def held_out(size: int, options: DataOptions) -> tuple[int, ...]:
-    """Count the val and, where the pool has it, test images of so many; at least 1 of each."""
-    train, val, _ = options.fractions
-    if options.split == "official":
-        return (max(1, round(size * val / (train + val))),)
-    return tuple(max(1, round(size * part)) for part in options.fractions[1:])
+    """Count the val and, where the pool has it, test images of so many; at least 1 if any."""
+    train, val, test = options.fractions
+    official = options.split == "official"
+    counts = (size * val / (train + val),) if official else (size * val, size * test)
+    return tuple(max(1, round(count)) if count else 0 for count in counts)
 
 
 def cut(rows: Ints, client: int, options: DataOptions) -> Cut:
     """Take what is held out from the client's own rows; at least 2 are left to train on."""
     held = held_out(len(rows), options)
-    check_size(len(rows), len(rows) - sum(held), client, 2 + len(held))
+    check_size(len(rows), len(rows) - sum(held), client, 2 + sum(count > 0 for count in held))
     order = numpy_rng_for(options.seed, "split", client).permutation(rows)
     *parts, train = np.split(order, np.cumsum(held))
     return (train, *parts)

@@ -51,6 +51,7 @@ class ClientHost:
     models: Path | None  # where deployed models go
     device: str = "cpu"
     spare: int = 0  # cores that each client may use beside its own
+    last_round: int | None = None  # whose models are deployed; None: the setting's last
 
     @property
     def federation(self) -> Federation:

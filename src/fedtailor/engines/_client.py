@@ -114,7 +114,8 @@ def _evaluate(host: ClientHost, ticket: Ticket, client: Client, own: Any, messag
             found.append(_deployed(host, network.arch, scores.get("val", {}).get("accuracy")))
         if ticket.step == "evaluate":
             break
-    final = ticket.step == "deploy" and ticket.round == host.setting.rounds
+    last = host.setting.rounds if host.last_round is None else host.last_round
+    final = ticket.step == "deploy" and ticket.round == last
     if final and network is not None and host.models is not None:
         _save_model(host.models, host, ticket.client, network)
     return Log(tuple(metrics), tuple(found))

@@ -21,6 +21,7 @@ def pack_host(host: ClientHost) -> tuple[Tensors, dict[str, Json]]:
         "models": str(host.models.resolve()) if host.models else None,
         "device": host.device,
         "spare": host.spare,
+        "last_round": host.last_round,
     }
 
 
@@ -36,4 +37,5 @@ def unpack_host(tensors: Tensors, packed: Json, device: str) -> ClientHost:
         Path(packed["models"]) if packed["models"] else None,
         device,
         packed["spare"],
+        packed["last_round"],
     )

@@ -85,6 +85,8 @@ def create(path: Path, prepared: Prepared, start: Path | None) -> Run:
     folder = create_run(path, config, prepared.clients, prepared.data, start, prepared.needs)
     for text in config.warnings():
         folder.note(0, None, "warning", text)
+    for text in () if prepared.data is None else prepared.data.notes:
+        folder.note(0, None, "note", text)
     return folder
 
 
@@ -99,6 +101,7 @@ def open_engine(engine: Engine, prepared: Prepared, folder: Run) -> Prepared:
         folder.states,
         folder.path / "clients" if config.save_models else None,
         device_of(config.engine.device),
+        last_round=config.rounds,
     )
     engine.open(host)
     return replace(prepared, data=None)

@@ -104,6 +104,7 @@ def _config(
             "tune what they are given"
         )
     table = config_table(before)
+    table.pop("schedule_rounds", None)  # of RUN, which was extended
     table.pop("cohort", None)
     changes: dict[str, Any] = {"rounds": rounds, "start": str(start)}
     if isinstance(rounds, int):

@@ -22,6 +22,7 @@ def plan(config: Config) -> dict[str, Any]:
     return {
         "clients": federation.clients,
         "new_clients": federation.new_clients,
+        "client_names": federation.names,
         "classes": list(federation.classes),
         "label_counts": federation.label_counts().tolist(),
         "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
@@ -34,6 +35,8 @@ def plan(config: Config) -> dict[str, Any]:
             name: _prices(prepared, size) for name, size in sizes.items() if searched
         },
         **_scale_up(prepared, measured),
+        "warnings": list(config.warnings()),
+        "notes": list(federation.notes),
     }
 
 

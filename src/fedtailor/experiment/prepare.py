@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fedtailor.core.compute import device_of
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import ClientInfo, Examples, Setting
+from fedtailor.data.client_names import label_of
 from fedtailor.data.federation import Federation
 from fedtailor.networks import cost
 from fedtailor.networks.initial import initial_weights
@@ -41,11 +42,8 @@ def prepare(config: Config, federation: Federation) -> Prepared:
     setting = setting_of(config, federation)
     _check(setting)
     config.algorithm.check(setting)
-    if config.data.join_val and config.algorithm.needs_val(setting):
-        raise UserError(
-            f"data.join_val: {config.algorithm_name} chooses by validation images, so they cannot "
-            "join the training images; leave it false"
-        )
+    if config.algorithm.needs_val(setting):
+        _check_val(config, federation, participants)
     public, wanted = federation.public_examples(), config.algorithm.needs_public(setting)
     if wanted > (0 if public is None else len(public)):
         raise UserError(
@@ -55,6 +53,25 @@ def prepare(config: Config, federation: Federation) -> Prepared:
     device_of(config.engine.device)
     needs, clients = needed_files(config.algorithm.needs(setting)), clients_of(federation, config)
     return Prepared(config, setting, clients, participants, federation, needs, public)
+
+
+def _check_val(config: Config, federation: Federation, participants: range) -> None:
+    """Raise if a client has no images to choose by, which the method needs."""
+    chooses = f"{config.algorithm_name} chooses by validation images"
+    if config.data.join_val:
+        raise UserError(
+            f"data.join_val: {chooses}, so they cannot join the training images; leave it false"
+        )
+    sizes = federation.bounds[list(participants)].diff()[:, 1].tolist()
+    if all(sizes):
+        return
+    if config.data.fractions[1] == 0:
+        raise UserError(f"data.fractions: {chooses}, so the second must be above zero")
+    who = label_of(federation.names, participants[sizes.index(0)])
+    raise UserError(
+        f"data.path: {chooses}, but client {who} comes with none; mark some of its images as val, "
+        "or take a method that needs none, such as fedavg"
+    )
 
 
 def clients_of(federation: Federation, config: Config) -> tuple[ClientInfo, ...]:
@@ -78,7 +95,8 @@ def setting_of(config: Config, federation: Federation) -> Setting:
     """Return what server and clients both know."""
     space, arch = config.space.at(federation.task), config.space_arch
     chosen = getattr(space, arch)() if isinstance(arch, str) else space.repair(arch)
-    return Setting(federation.task, space, config.rounds, config.seed, chosen, config.space_init)
+    rounds = config.schedule_rounds or config.rounds
+    return Setting(federation.task, space, rounds, config.seed, chosen, config.space_init)
 
 
 def _check(setting: Setting) -> None:

@@ -11,6 +11,7 @@ from fedtailor.core.types import ClientInfo, Examples, Failure, Message, Result,
 from fedtailor.engines._base import Done, Engine, Ticket
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.networks import cost
+from fedtailor.runs.clients import client_labels
 from fedtailor.runs.config import Config
 from fedtailor.runs.folder import Run
 from fedtailor.runs.record import RoundRecord
@@ -20,6 +21,15 @@ NOTHING: Forms = {"nothing": ()}  # leaves a client that tests
 
 class ClientFailedError(Exception):
     """A client failed and the config says to stop."""
+
+    diverged: bool = False  # then it would fail again, whatever is mended but the config
+
+
+def failed(text: str, failure: Failure) -> ClientFailedError:
+    """Make an error of a failure, which knows whether going on can help."""
+    error = ClientFailedError(text)
+    error.diverged = failure.reason.startswith(("DivergedError", "FloatingPointError"))
+    return error
 
 
 @dataclass(frozen=True)
@@ -129,10 +139,9 @@ def _in_order(
 
 
 def _note_failure(execution: Execution, ticket: Ticket, failure: Failure) -> None:
-    text = (
-        f"client {ticket.client} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
-    )
+    who = client_labels(execution.run)[ticket.client]
+    text = f"client {who} failed to {ticket.step} in round {ticket.round}: {failure.reason}"
     details = f"{text}\n{failure.details}".rstrip()
     execution.run.note(ticket.round, ticket.client, "failure", details)
     if execution.config.on_failure == "stop":
-        raise ClientFailedError(text)
+        raise failed(text, failure)

@@ -18,6 +18,7 @@ from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Examples, Json
 from fedtailor.core.validation import flatten, override, validate
+from fedtailor.data.client_names import find_client
 from fedtailor.data.federation import load_federation
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
@@ -210,7 +211,7 @@ class GenerateRequest:
     space: str
     number: int = 100
     data: str | None = None  # none: no data in particular
-    client: int = 0
+    client: str | None = None  # a name or a number; none: the first
     preset: str | None = None  # none: cpu where the space has it
     generator: Path | None = None  # none: the package's own, as the encoder
     encoder: Path | None = None
@@ -312,10 +313,8 @@ def _refuse_idle(request: GenerateRequest, data: dict[str, Any]) -> None:
         raise UserError(f"{named[0]}: is about data; give --data as well")
 
 
-def _examples(data: str, client: int, overrides: dict[str, Any]) -> tuple[Examples, Task]:
+def _examples(data: str, client: str | None, overrides: dict[str, Any]) -> tuple[Examples, Task]:
     """Return a client's training images, and what they are classified for."""
     federation = load_federation(data_options(data, overrides))
-    total = federation.clients + federation.new_clients
-    if not 0 <= client < total:
-        raise UserError(f"client: there are {total} clients, numbered from 0; {client} is none")
-    return federation.examples(client, "train"), federation.task
+    number = 0 if client is None else find_client(federation.names, client)
+    return federation.examples(number, "train"), federation.task

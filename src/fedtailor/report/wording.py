@@ -62,3 +62,10 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
+
+
+def clip(text: str, length: int) -> str:
+    """Shorten a name that would push others aside; names often differ in their ends."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]}…{text[-((length - 1) // 2) :]}"

@@ -40,6 +40,9 @@ class Config:
 
     seed: int = 0
     rounds: Annotated[int, Ge(0)] = 20  # 0 only with a start
+    schedule_rounds: Annotated[int, Ge(1)] | None = (
+        None  # of a run that was extended by `resume`: how many its schedules are of
+    )
     cohort: Annotated[int, Ge(1)] | None = None  # clients per round; none: all
     eval_every: Annotated[int, Ge(1)] = 5  # rounds; the last is always evaluated
     on_failure: Literal["stop", "skip"] = "stop"  # when a client fails
@@ -61,7 +64,14 @@ class Config:
 
     def warnings(self) -> tuple[str, ...]:
         """Say in sentences what about this experiment makes results hard to compare."""
-        return (*self.data.warnings(), *self.algorithm.warnings())
+        idle = ()
+        if self.algorithm.searches and not self.space.choices:
+            idle = (
+                f"space.name: {self.space_name} has no choices, so {self.algorithm_name} searches "
+                "nothing and all clients get the same network; mobilenetv3, darts and nasvit are "
+                "search spaces",
+            )
+        return (*idle, *self.data.warnings(), *self.algorithm.warnings())
 
 
 TABLES = {"data": DataOptions, "budget": BudgetOptions, "engine": EngineOptions}
@@ -90,15 +100,41 @@ def _overridden(table: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str
     """Replace values of a table by dotted keys.
 
     An algorithm that replaces the table's takes over the fields that it has too: those of the other
-    alone mean nothing to it, as in `fedtailor run FILE algorithm.name=fedavg`.
+    alone mean nothing to it, as in `fedtailor run FILE algorithm.name=fedavg`. Another space takes
+    over nothing: a width or an architecture of one is no wish for the other.
     """
+    _refuse_bare(table, overrides)
     other, fields = overrides.get("algorithm.name"), table.get("algorithm")
     if isinstance(other, str) and isinstance(fields, dict):
         before = fields.get("name", "fedavg")
         old, new = (_field_names("algorithm", name) for name in (before, other))
         kept = {key: value for key, value in fields.items() if key in new or key not in old}
         table = table | {"algorithm": kept}
+    space, given = overrides.get("space.name"), table.get("space", {})
+    if isinstance(space, str) and isinstance(given, dict) and space != given.get("name", "cnn"):
+        table = table | {"space": {}}
     return override(table, overrides)
+
+
+def _refuse_bare(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raise at a key that lacks the name of its table, such as lr for algorithm.lr."""
+    top = {f.name for f in dataclasses.fields(Config)} | set(table)
+    for key in overrides:
+        if "." not in key and key not in top:
+            places = [kind for kind in (*NAMED, *TABLES) if key in _keys_of(kind, table, overrides)]
+            if places:
+                raise UserError(f"{key}: unknown; did you mean {places[0]}.{key}?")
+
+
+def _keys_of(kind: str, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
+    """Return the keys that a table of the config may have."""
+    if kind not in NAMED:
+        return {f.name for f in dataclasses.fields(TABLES[kind])}
+    inner = table.get(kind, {})
+    named = inner.get("name") if isinstance(inner, dict) else None
+    usual = {"algorithm": "fedavg", "space": "cnn"}[kind]
+    known = _field_names(kind, overrides.get(f"{kind}.name", named or usual))
+    return known | set(BESIDE[kind])
 
 
 def _field_names(kind: str, name: Any) -> set[str]:
@@ -195,9 +231,14 @@ def config_table(config: Config) -> dict[str, Any]:
     return _without_none(table)
 
 
+def config_text(config: Config) -> str:
+    """Return a config as TOML, every default written out."""
+    return tomli_w.dumps(config_table(config))
+
+
 def write_config(config: Config, path: Path) -> None:
     """Write a config as TOML, every default written out."""
-    path.write_text(tomli_w.dumps(config_table(config)), encoding="utf-8")
+    path.write_text(config_text(config), encoding="utf-8")
 
 
 def budgets_of(config: Config, clients: int, task: Task) -> list[Budget]:

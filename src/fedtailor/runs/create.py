@@ -55,6 +55,8 @@ def create_run(
         if federation is not None:
             images = ownership(federation) | image_format(federation)
             images["unseen"] = federation.unseen_tests()
+            if federation.client_names:
+                images["names"] = np.array(federation.client_names)
             np.savez_compressed(path / "partition.npz", allow_pickle=False, **images)
         begins = None
         if start is not None:

@@ -194,8 +194,10 @@ def selected_round(db: Database) -> int | None:
 
 
 def finished(db: Database) -> bool:
-    """Tell whether the run came to its end."""
-    return bool(db.query("SELECT 1 FROM event WHERE kind = 'finished' LIMIT 1"))
+    """Tell whether the run came to its end, and was not extended since."""
+    last = "SELECT max(rowid) FROM event WHERE kind = ?"
+    query = f"SELECT ({last}) > coalesce(({last}), -1)"
+    return bool(db.query(query, "finished", "extended")[0][0])
 
 
 def tested_rounds(db: Database) -> list[int]:

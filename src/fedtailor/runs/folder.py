@@ -53,16 +53,24 @@ class Run:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
 
-    def partition(self) -> dict[str, np.ndarray]:
-        """Return the arrays of partition.npz: which images are whose."""
-        return self._partition
+    def partition(self, *only: str) -> dict[str, np.ndarray]:
+        """Return the arrays of partition.npz, all or some: which images are whose.
+
+        Where clients keep their data to themselves there is no such file, and none of `only`.
+        """
+        if not only:
+            return self._partition
+        return self._arrays(only) if (self.path / "partition.npz").is_file() else {}
 
     @cached_property
     def _partition(self) -> dict[str, np.ndarray]:
+        return self._arrays(())
+
+    def _arrays(self, only: tuple[str, ...]) -> dict[str, np.ndarray]:
         path = self.path / "partition.npz"
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
+                return {name: file[name] for name in file.files if not only or name in only}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedtailor.runs import database
 from fedtailor.runs.archives import archives
+from fedtailor.runs.clients import client_names
 from fedtailor.runs.cost_summary import costs
 from fedtailor.runs.folder import Run, asked
 
@@ -20,6 +21,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "algorithm": asked(run, "algorithm", "name"),
         "space": asked(run, "space", "name"),
         "data": data.get("path") or asked(run, "data", "name"),
+        "client_names": client_names(run),
         "rounds": max(run.last_round(), 0),
         "planned_rounds": asked(run, "rounds"),
         "finished": run.finished(),

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedtailor.core.types import Examples
 from fedtailor.data.batches import batch, chunks, even_chunks
 from fedtailor.networks import norms
-from fedtailor.networks.network import DivergedError, Network
+from fedtailor.networks.network import REMEDY, DivergedError, Network
 
 EVALUATION_BATCH = 256
 
@@ -43,7 +43,7 @@ def evaluate(
             confusion += torch.bincount(pairs, minlength=classes**2).view(classes, classes)
     mean = loss.item() / len(examples)
     if not math.isfinite(mean):  # argmax of no number would pass for class 0
-        raise DivergedError("the model's outputs are not finite: training has diverged")
+        raise DivergedError(f"the outputs are not finite, training has diverged: {REMEDY}")
     apart = {} if known is None else scores_apart(confusion.numpy(), known.numpy())
     return scores(confusion.numpy()) | {"loss": mean} | apart
 

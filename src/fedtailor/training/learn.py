@@ -85,7 +85,7 @@ class Recipe:
 
     def rate(self, round: int, rounds: int) -> float:
         """Return the learning rate of a round, counted from 1."""
-        done = (round - 1) / max(rounds, 1)
+        done = (min(round, max(rounds, 1)) - 1) / max(rounds, 1)  # beyond the last: as in the last
         if self.schedule == "cosine":
             return self.lr * cosine(done)
         if self.schedule == "step":

@@ -71,7 +71,7 @@ def test_folder_becomes_a_federation(tmp_path: Path) -> None:
 
 
 def test_folder_of_the_wrong_depth(tmp_path: Path) -> None:
-    fails(tmp_path, r"^data\.path: .* holds no files")
+    fails(tmp_path, r"^data\.path: .* holds no images")
     save(tmp_path / "dog" / "1.png")
     save(tmp_path / "ann" / "dog" / "1.png")
     fails(tmp_path, "mixes the two")
@@ -79,7 +79,7 @@ def test_folder_of_the_wrong_depth(tmp_path: Path) -> None:
     fails(tmp_path, r"holds stray\.png")
     save(tmp_path / "x" / "y" / "z" / "w" / "1.png")
     (tmp_path / "stray.png").unlink()
-    fails(tmp_path, r"holds x/y/z/w/\.\.\.")
+    fails(tmp_path, r"holds x/y/z/w/1\.png")
 
 
 def test_folder_that_leads_in_circles(tmp_path: Path) -> None:
@@ -88,10 +88,18 @@ def test_folder_that_leads_in_circles(tmp_path: Path) -> None:
     fails(tmp_path, r"^data\.path: .* everywhere")
 
 
-def test_file_that_is_no_image(tmp_path: Path) -> None:
-    save(tmp_path / "dog" / "1.png")
-    (tmp_path / "dog" / "notes.txt").write_text("hello")
-    fails(tmp_path, r"^data\.path: .*notes\.txt cannot be read as an image")
+def test_files_that_are_no_images_are_skipped_with_a_note(tmp_path: Path) -> None:
+    save(tmp_path / "dog" / "1.PNG")
+    (tmp_path / "cat" / "kittens").mkdir(parents=True)
+    (tmp_path / ".cache" / "x").mkdir(parents=True)
+    assert [note.partition(":")[0] for note in load(tmp_path).notes] == ["cat/, cat/kittens/"]
+    for stray in ("dog/Thumbs.db", "readme.txt", "dog/a.txt", "cat/b.txt"):
+        (tmp_path / stray).write_text("hello")
+    source = load(tmp_path)
+    assert len(source.images) == 1 and source.classes == ("dog",)
+    assert source.notes[0].startswith("cat/b.txt, dog/Thumbs.db, dog/a.txt and 1 more: no image")
+    (tmp_path / "dog" / "2.png").write_text("hello")
+    fails(tmp_path, r"^data\.path: .*2\.png cannot be read as an image")
 
 
 def test_image_that_is_cut_off(tmp_path: Path) -> None:

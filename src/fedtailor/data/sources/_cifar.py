@@ -1,7 +1,5 @@
 """What CIFAR-10 and CIFAR-100 have in common: the official python files."""
 
-import io
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,8 @@ import numpy as np
 from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import Images, Ints, Source
+from fedtailor.data.sources._arrays_only import read_arrays
 from fedtailor.data.sources._download import Archive, check_md5, data_root, fetch
-
-_ALLOWED = {"_reconstruct", "ndarray", "dtype"}  # what numpy arrays of that age are made of
 
 
 @dataclass(frozen=True)
@@ -66,20 +63,9 @@ def _read(file: Path, md5: str) -> dict[str, Any]:
     return unpickle(file.read_bytes())
 
 
-class _OnlyArrays(pickle.Unpickler):
-    """An unpickler that builds numpy arrays and plain values, and calls nothing else."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        numpy_core = module_name in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray")
-        if not numpy_core or global_name not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
-        # The module's old name still works, but with a warning.
-        return super().find_class(module_name.replace("numpy.core", "numpy._core"), global_name)
-
-
 def unpickle(content: bytes) -> dict[str, Any]:
     """Return the values of a CIFAR file; refuse one that would run code."""
     try:
-        return _OnlyArrays(io.BytesIO(content), encoding="latin1").load()
+        return read_arrays(content)
     except Exception as error:
         raise UserError(f"data.root: this is no CIFAR file ({error}), so replace it.") from error

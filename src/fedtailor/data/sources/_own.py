@@ -1,7 +1,8 @@
-"""A user's own data: a folder of images, an .npz file, or a function in a Python file."""
+"""A user's own data: a folder of images, files of clients, an .npz file or a function."""
 
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,25 @@ import numpy.typing as npt
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
-from fedtailor.data.source import Images, Source
+from fedtailor.data.source import SPLITS, Images, Ints, Source
 from fedtailor.data.sources._folder import load_folder
+from fedtailor.data.sources._per_client import Clients, per_client_files, read_clients
 
-_KEYS = {"x", "y", "client"}
+_KEYS = {"x", "y", "client", "split"}
 
 
 def load(options: DataOptions) -> Source:
     """Read what data.path points to."""
     assert options.path is not None
     path = Path(options.path).expanduser()
-    if path.is_dir():
+    files = per_client_files(path)
+    if path.is_dir() and files is None:
         return load_folder(path, options)
     if options.size is not None or options.color is not None:
         field = "size" if options.size is not None else "color"
         raise UserError(f"data.{field}: only a folder of images is converted, so remove it.")
+    if files is not None:
+        return from_clients(read_clients(files))
     if match := re.fullmatch(r"(.+\.py):([A-Za-z_]\w*)", str(path)):
         return load_function(Path(match[1]), match[2])
     if path.suffix == ".npz" and path.is_file():
@@ -37,7 +42,7 @@ def load(options: DataOptions) -> Source:
 
 
 def load_npz(path: Path) -> Source:
-    """Read the arrays x, y and, where there is one, client."""
+    """Read the arrays x, y and, where there are any, client and split."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays: dict[str, npt.NDArray[Any]] = {name: file[name] for name in file.files}
@@ -49,13 +54,13 @@ def load_npz(path: Path) -> Source:
     if not {"x", "y"} <= set(arrays) <= _KEYS:
         raise UserError(
             f"data.path: {path} holds {', '.join(sorted(arrays)) or 'nothing'}, "
-            "but must hold x and y, and may hold client."
+            "but must hold x and y, and may hold client and split."
         )
-    return from_arrays(arrays["x"], arrays["y"], arrays.get("client"))
+    return from_arrays(arrays["x"], arrays["y"], arrays.get("client"), arrays.get("split"))
 
 
 def load_function(file: Path, name: str) -> Source:
-    """Call a function without arguments that returns (x, y), (x, y, client) or a Source."""
+    """Call a function without arguments that returns arrays, x and y at least, or a Source."""
     if not file.is_file():
         raise UserError(f"data.path: there is no file {file}, so give the path of one.")
     function = getattr(registry.import_file(file), name, None)
@@ -68,18 +73,41 @@ def load_function(file: Path, name: str) -> Source:
         raise UserError(f"data.path: {name} in {file} raised {said}, so mend it.") from error
     if isinstance(result, Source):
         return result
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
+    if not isinstance(result, tuple) or len(result) not in (2, 3, 4):
         raise UserError(
             f"data.path: {name} returned {type(result).__name__}, "
-            "but must return (x, y), (x, y, client) or a Source."
+            "but must return (x, y), (x, y, client), (x, y, client, split) or a Source."
         )
     return from_arrays(*(np.asarray(array) for array in result))
 
 
+def from_clients(clients: Clients) -> Source:
+    """Make a Source of clients' own train and test images; floats are scaled by nothing."""
+    parts = [
+        (name, split, *arrays) for name, own in clients.items() for split, arrays in own.items()
+    ]
+    shapes = sorted({x.shape[1:] for _, _, x, _ in parts})
+    if len(shapes) != 1:
+        raise UserError(f"data.path: images have the shapes {shapes}, so make them alike.")
+    sizes = [len(y) for *_, y in parts]
+    names = np.repeat(np.array([name for name, *_ in parts]), sizes)
+    splits = np.repeat(np.array([split for _, split, *_ in parts]), sizes)
+    x = np.concatenate([x for _, _, x, _ in parts])
+    y = np.concatenate([y for *_, y in parts])
+    source = from_arrays(x if x.dtype == np.uint8 else x.astype(np.float32), y, names, splits)
+    if source.images.dtype == np.uint8:
+        return source
+    channels = source.images.shape[1]  # other tools give a network the numbers as they are
+    return replace(source, mean=(0.0,) * channels, std=(1.0,) * channels)
+
+
 def from_arrays(
-    x: npt.NDArray[Any], y: npt.NDArray[Any], client: npt.NDArray[Any] | None = None
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    client: npt.NDArray[Any] | None = None,
+    split: npt.NDArray[Any] | None = None,
 ) -> Source:
-    """Make a Source of images in any common layout, whole-number labels and a client column."""
+    """Make a Source of images in any common layout, whole-number labels and the other columns."""
     images = channels_first(x)
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise UserError(f"data.path: x is {x.dtype}, so make it uint8 (0 to 255) or float32.")
@@ -90,19 +118,40 @@ def from_arrays(
         )
     if images.dtype != np.uint8:
         images = images.astype(np.float32)
-    names: tuple[str, ...] = ()
-    if client is not None:
-        if client.dtype.kind not in "iuU" or client.shape != y.shape:
-            raise UserError(
-                f"data.path: client is {client.dtype} of shape {client.shape}, "
-                "but must be one whole number or name for each image."
-            )
-        found, client = np.unique(client, return_inverse=True)
-        names = tuple(str(name) for name in found)
+    names, owner = _numbered(client, y.shape)
     half = (0.5,) * images.shape[1]
     classes = tuple(str(label) for label in range(int(y.max()) + 1))
-    labels = y.astype(np.int64)
-    return Source(images, labels, classes, half, half, client=client, client_names=names)
+    labels, parts = y.astype(np.int64), None if split is None else _parts(split, y.shape)
+    return Source(
+        images, labels, classes, half, half, client=owner, client_names=names, split=parts
+    )
+
+
+def _numbered(
+    client: npt.NDArray[Any] | None, shape: tuple[int, ...]
+) -> tuple[tuple[str, ...], Ints | None]:
+    """Return the clients' names, and the number of the client of every row."""
+    if client is None:
+        return (), None
+    if client.dtype.kind not in "iuU" or client.shape != shape:
+        raise UserError(
+            f"data.path: client is {client.dtype} of shape {client.shape}, "
+            "but must be one whole number or name for each image."
+        )
+    found, owner = np.unique(client, return_inverse=True)
+    return tuple(str(name) for name in found), owner
+
+
+def _parts(split: npt.NDArray[Any], shape: tuple[int, ...]) -> Ints:
+    """Return the number of the part that every row is said to belong to."""
+    known = {str(word): part for part, word in enumerate(SPLITS)} | {"0": 0, "1": 1, "2": 2}
+    words = {str(word) for word in np.unique(split)} if split.dtype.kind in "iuU" else {"?"}
+    if split.shape != shape or not words <= known.keys():
+        raise UserError(
+            f"data.path: split is {split.dtype} of shape {split.shape}, but must be one of train, "
+            "val and test (or 0, 1 and 2) for each image."
+        )
+    return np.array([known[str(word)] for word in split.tolist()], dtype=np.int64)
 
 
 def channels_first(x: npt.NDArray[Any]) -> Images:

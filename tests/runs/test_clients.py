@@ -1,0 +1,99 @@
+"""Clients are called by their names, from the data to the report, with their numbers beside."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedtailor.cli.app import main
+from fedtailor.cli.plan_text import plan_lines
+from fedtailor.core.errors import UserError
+from fedtailor.data.client_names import find_client
+from fedtailor.experiment.lifecycle import run as run_experiment
+from fedtailor.experiment.planning import plan
+from fedtailor.experiment.steps import ClientFailedError
+from fedtailor.report.page import write_report
+from fedtailor.runs.clients import client_labels, client_names, client_number
+from fedtailor.runs.config import make_config
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import summarise
+
+NAMES = ["hospital-a", "klinik-ö", "practice 3"]
+
+
+def data_file(path: Path, names: list[Any], images: int = 20) -> Path:
+    """Write random images of clients with these names."""
+    rng, count = np.random.default_rng(0), images * len(names)
+    x = rng.integers(0, 256, (count, 8, 8), dtype=np.uint8)
+    np.savez(path, x=x, y=np.arange(count) % 3, client=np.array(names * images))
+    return path
+
+
+@pytest.fixture
+def table(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
+    path = data_file(tmp_path / "own.npz", NAMES)
+    own = {"path": str(path), "partition": "by_client"}
+    return tiny(rounds=1, cohort=2, save_models=False) | {"data": own}
+
+
+def test_names_go_from_the_data_to_the_run_folder_and_the_report(
+    table: dict[str, Any], tmp_path: Path
+):
+    found = run_experiment(table, tmp_path / "run")
+    assert client_names(found) == NAMES == summarise(found)["client_names"]
+    assert client_labels(found) == ["hospital-a (0)", "klinik-ö (1)", "practice 3 (2)"]
+    assert [client_number(found, text) for text in ("klinik-ö", "1", "practice 3")] == [1, 1, 2]
+    with pytest.raises(UserError, match=r"'hospital-b'; did you mean hospital-a\?"):
+        client_number(found, "hospital-b")
+    with pytest.raises(UserError, match="3 clients, numbered from 0; 3 is none"):
+        client_number(found, "3")
+    page = write_report([found], tmp_path / "page.html", None).read_text(encoding="utf-8")
+    assert '<th scope="row">klinik-ö (1)</th>' in page
+    assert "klinik-ö" in re.sub(r"<table.*?</table>", "", page, flags=re.DOTALL), "on an axis"
+
+
+def test_clients_of_data_without_names_are_numbers(
+    tiny: Callable[..., dict[str, Any]], tmp_path: Path
+):
+    found = run_experiment(tiny(rounds=1), tmp_path / "run")
+    assert client_names(found) == client_labels(found) == ["0", "1", "2", "3", "4"]
+    assert client_number(found, "4") == 4
+    with pytest.raises(UserError, match="have no names; give a number from 0 to 4, not 'ann'"):
+        client_number(found, "ann")
+    (tmp_path / "run" / "partition.npz").unlink()  # as where clients keep their data
+    assert client_names(Run(tmp_path / "run")) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_name_that_is_a_number_comes_before_the_number():
+    assert [find_client(["1", "2", "7"], text) for text in ("1", "2", "7", "0")] == [0, 1, 2, 0]
+
+
+def test_plan_and_failures_name_clients(
+    table: dict[str, Any], tmp_path: Path, misbehaving: Callable[[str], str]
+):
+    lines = plan_lines(plan(make_config(table)))
+    assert sum(line.lstrip().startswith("klinik-ö (1)") for line in lines) == 1
+    table["algorithm"] = {"name": misbehaving("Fails")}
+    table["cohort"] = 3
+    with pytest.raises(ClientFailedError, match=r"client klinik-ö \(1\) failed to train"):
+        run_experiment(table, tmp_path / "run")
+
+
+def test_generate_takes_a_name(
+    table: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["generate", "--space", "mobilenetv3", "--n", "1", "partition=by_client", "--data"]
+    path = str(table["data"]["path"])
+    with pytest.raises(SystemExit) as ended:
+        main([*words, path, "--client", "hospitl-a"])
+    assert ended.value.code == 2 and "did you mean hospital-a?" in capsys.readouterr().err
+    drawn = []
+    for client in ("klinik-ö", "1"):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, path, "--client", client])
+        assert ended.value.code == 0
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1]
