@@ -26,6 +26,7 @@ FILES = {
 }
 LOOKING = (
     "summary", "cost_summary", "folder", "database", "gains", "time_to_accuracy", "search_state",
+    "comparison",
 )  # of runs  # fmt: skip
 
 

@@ -54,6 +54,10 @@ class Run:
 
     def partition(self) -> dict[str, np.ndarray]:
         """Return the arrays of partition.npz: which images are whose."""
+        return self._partition
+
+    @cached_property
+    def _partition(self) -> dict[str, np.ndarray]:
         path = self.path / "partition.npz"
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
