@@ -17,7 +17,7 @@ import fedtailor
 ROOT = Path(fedtailor.__file__).parent
 ROOMS = [
     "core", "data", "networks", "training", "spaces", "search", "algorithms", "runs", "report",
-    "engines", "experiment", "pretrain", "cli",
+    "engines", "experiment", "export", "pretrain", "cli",
 ]  # fmt: skip
 FILES = {
     ".".join(("fedtailor", *path.relative_to(ROOT).with_suffix("").parts)): path
