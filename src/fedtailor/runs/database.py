@@ -59,6 +59,7 @@ class ArchOfClient:
     round: int
     client: int
     genes: tuple[int, ...]
+    score: float | None
     cost: dict[str, float]
     idle: tuple[int, ...]
 
@@ -273,15 +274,15 @@ def tested_clients(db: Database) -> int:
 def architectures(db: Database, role: str) -> list[ArchOfClient]:
     """Return the architectures that clients trained or deployed, in order of rounds."""
     rows = db.query(
-        "SELECT round, client, arch, cost, idle FROM architecture WHERE role = ?"
+        "SELECT round, client, arch, score, cost, idle FROM architecture WHERE role = ?"
         " ORDER BY round, client",
         role,
     )
     return [
         ArchOfClient(
-            round, client, tuple(json.loads(arch)), json.loads(cost), tuple(json.loads(idle))
+            round, client, tuple(json.loads(arch)), score, json.loads(cost), tuple(json.loads(idle))
         )
-        for round, client, arch, cost, idle in rows
+        for round, client, arch, score, cost, idle in rows
     ]
 
 

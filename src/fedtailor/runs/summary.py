@@ -28,6 +28,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "test_accuracy": spread(run, evaluated, headline(run, evaluated)),
         "untuned": spread(run, evaluated, "untuned"),
         "trained": trained(run),
+        "kept": spread(run, evaluated, "kept"),
         "seen_labels": spread(run, evaluated, headline(run, evaluated), "seen_accuracy"),
         "unseen_labels": spread(run, evaluated, headline(run, evaluated), "unseen_accuracy"),
         "val_selected": _selected(run, database.selected_round(run.db)),
