@@ -17,7 +17,7 @@ import fedtailor
 ROOT = Path(fedtailor.__file__).parent
 ROOMS = [
     "core", "data", "networks", "training", "spaces", "search", "algorithms", "runs", "report",
-    "engines", "experiment", "pretrain", "cli",
+    "engines", "experiment", "export", "pretrain", "cli",
 ]  # fmt: skip
 FILES = {
     ".".join(("fedtailor", *path.relative_to(ROOT).with_suffix("").parts)): path
@@ -26,7 +26,7 @@ FILES = {
 }
 LOOKING = (
     "summary", "cost_summary", "folder", "database", "gains", "time_to_accuracy", "search_state",
-    "comparison",
+    "comparison", "comparison_table",
 )  # of runs  # fmt: skip
 
 

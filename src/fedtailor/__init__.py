@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from fedtailor.experiment.lifecycle import resume, run
     from fedtailor.experiment.onboarding import onboard
     from fedtailor.experiment.planning import plan
+    from fedtailor.export.hub import from_pretrained
+    from fedtailor.export.personal import PersonalModel, load_model
     from fedtailor.networks.initial import initial_supernet, initial_weights
     from fedtailor.networks.network import Network
     from fedtailor.networks.pieces import ChainSpace, Piece
@@ -70,6 +72,8 @@ _HOMES = {
     "experiment.lifecycle": "resume run",
     "experiment.onboarding": "onboard",
     "experiment.planning": "plan",
+    "export.hub": "from_pretrained",
+    "export.personal": "PersonalModel load_model",
     "networks.initial": "initial_supernet initial_weights",
     "networks.network": "Network",
     "networks.pieces": "ChainSpace Piece",

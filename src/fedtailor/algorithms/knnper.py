@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedtailor.algorithms.fedavg import FedAvg
-from fedtailor.core.types import Client, Message, Setting
+from fedtailor.core.types import Client, Message, Setting, Tensors
 from fedtailor.networks.network import Network
 from fedtailor.networks.pieces import blueprint
 from fedtailor.training import learn
@@ -56,9 +56,13 @@ class Memory:
 
         Of images that are equally far the one remembered first is nearer.
         """
-        exact = "donot_use_mm_for_euclid_dist"  # the other way loses small differences
-        squares = torch.cdist(features, self.features, compute_mode=exact).square()
-        near, which = squares.sort(dim=1, stable=True)
+        if torch.compiler.is_compiling():  # ONNX has neither cdist nor a stable sort
+            squares = (features[:, None] - self.features[None]).square().sum(2)
+            near, which = squares.topk(min(k, len(self.labels)), largest=False)
+        else:
+            exact = "donot_use_mm_for_euclid_dist"  # the other way loses small differences
+            squares = torch.cdist(features, self.features, compute_mode=exact).square()
+            near, which = squares.sort(dim=1, stable=True)
         heard = (-near[:, :k] / (scale * features.shape[1])).softmax(1)
         return (heard[:, :, None] * self.labels[which[:, :k]]).sum(1)
 
@@ -91,6 +95,13 @@ class Remembering(nn.Module):
         features, logits = read_by_head(self.network, self.network, images)
         near = Memory(self.get_buffer("features"), self.get_buffer("labels"))
         return mix(near.answer(features, k, scale), logits.softmax(1), share)
+
+
+def remembering(network: nn.Module, state: Tensors) -> Remembering:
+    """Give a network the memory that a state holds, beside weights that are called network.*."""
+    memory = Memory(state["features"], state["labels"])
+    k, share, scale = (float(state[name]) for name in ("k", "share", "scale"))
+    return Remembering(network, memory, int(k), share, scale)
 
 
 @dataclass(frozen=True)

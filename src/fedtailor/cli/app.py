@@ -10,6 +10,8 @@ from cyclopts import App, CycloptsError
 
 import fedtailor
 from fedtailor.cli.common import fail
+from fedtailor.cli.comparison_verbs import compare
+from fedtailor.cli.export_verbs import export, predict
 from fedtailor.cli.generator_verbs import generate, pretrain
 from fedtailor.cli.look_verbs import cp, ls, report, show
 from fedtailor.cli.run_verbs import demo, gain, onboard, plan, resume, run
@@ -24,7 +26,11 @@ app = App(
 Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor plan my.toml` and
 `fedtailor run my.toml`. A run can be stopped at any moment and resumed to the same result.""",
 )
-for verb in (demo, ls, cp, plan, run, resume, onboard, gain, show, report, pretrain, generate):
+VERBS = (
+    demo, ls, cp, plan, run, resume, onboard, gain, show, report, compare, export, predict,
+    pretrain, generate,
+)  # fmt: skip
+for verb in VERBS:
     app.command(verb)
 
 

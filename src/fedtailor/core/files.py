@@ -42,6 +42,20 @@ def whole_file(path: Path, shared: bool = False) -> Iterator[Path]:
     sync(path.parent)
 
 
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to write into; it becomes the new folder `path` if the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        yield part
+        part.rename(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
 def lock_folder(path: Path) -> IO[str]:
     """Keep other processes from working in a folder for as long as the file is open."""
     file = (path / "lock").open("w")

@@ -4,17 +4,16 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from fedtailor.algorithms._base import state_types
 from fedtailor.algorithms._replies import check_reply
-from fedtailor.core import codec
+from fedtailor.core import codec, registry
 from fedtailor.core.rng import seed_for
 from fedtailor.core.space import Arch
 from fedtailor.core.stopwatch import Stopwatch
@@ -33,6 +32,7 @@ from fedtailor.networks import cost
 from fedtailor.networks.network import Network
 from fedtailor.networks.norms import is_statistic
 from fedtailor.runs.folder import state_file
+from fedtailor.runs.saved_models import model_folder, write_model
 from fedtailor.search.policy import idle_genes
 from fedtailor.training import learn
 
@@ -149,19 +149,17 @@ def _deployed(host: ClientHost, arch: Arch, score: float | None) -> UsedArch:
 
 
 def _save_model(models: Path, host: ClientHost, client: int, network: Network) -> None:
-    folder = models / f"{client:03d}"
-    folder.mkdir(parents=True, exist_ok=True)
-    task = host.setting.task
+    task, space = host.setting.task, host.setting.space
     about = {
+        "space": {"name": registry.describe("space", space)["name"], **asdict(space)},  # pyright: ignore[reportArgumentType]
         "arch": list(network.arch),
-        "choices": [c.name for c in host.setting.space.choices],
+        "choices": [c.name for c in space.choices],
         "shape": list(task.shape),
         "classes": list(host.federation.classes),
         "mean": list(host.federation.mean),
         "std": list(host.federation.std),
     }
-    (folder / "arch.json").write_text(json.dumps(about, indent=1) + "\n")
-    safetensors.torch.save_file(network.weights(), folder / "weights.safetensors")
+    write_model(model_folder(models, client), about, network.weights())
 
 
 @contextmanager

@@ -5,13 +5,10 @@ changes: pairs of a network and a client are a table of their own, written one b
 is asked for again goes on with those that are missing.
 """
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
-
-import safetensors.torch
 
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
@@ -30,10 +27,11 @@ from fedtailor.networks.store import cut, shapes
 from fedtailor.runs import database
 from fedtailor.runs.config import Config, read_config
 from fedtailor.runs.database import TunedPair
-from fedtailor.runs.folder import CONFIG, Run, asked
+from fedtailor.runs.folder import CONFIG, Run
 from fedtailor.runs.gains import gain_table
 from fedtailor.runs.needs import check_needs
 from fedtailor.runs.partition_file import check_partition
+from fedtailor.runs.saved_models import read_model, refuse_without_models
 
 Weights: TypeAlias = Literal["theirs", "global"]
 EPOCHS = 30  # the paper's
@@ -82,15 +80,7 @@ def _question(run: Run, epochs: int, weights: Weights, clients: int | None) -> Q
         raise UserError(f"weights: must be theirs or global, not {weights!r}")
     if epochs < 0:
         raise UserError(f"epochs: must be at least 0, not {epochs}")
-    if not run.finished():
-        raise UserError(
-            f"{run.path}: the run is not finished; `fedtailor resume {run.path}` goes on with it"
-        )
-    if not asked(run, "save_models"):
-        raise UserError(
-            f"{run.path}: the run saved no models, which save_models = true would have done, so "
-            "there are no networks to exchange"
-        )
+    refuse_without_models(run)
     last = run.last_round()
     there = [c for c, _ in database.of_clients(run.db, last, "test", "untuned", "accuracy")]
     if len(there) < 2:
@@ -117,7 +107,8 @@ def _measure(run: Run, question: Question, progress: RunProgress) -> None:
         state, versions = committed(execution, run.last_round())
         for number, owner in enumerate(question.clients, start=1):
             began, progress.round = time.monotonic(), number
-            arch, weights = _saved(run, owner)
+            about, weights = read_model(run, owner)
+            arch = tuple(about["arch"])
             if question.weights == "global":
                 weights = _from_supernet(execution, state, prepared.clients[owner], arch)
             _test_network(execution, question, versions, owner, arch, weights)
@@ -164,16 +155,6 @@ def _test_network(
         untuned = found["untuned"]
         pair = TunedPair(ticket.client, owner, untuned, found.get("tuned", untuned), digest)
         database.add_pair(run.db, question.weights, question.epochs, pair)
-
-
-def _saved(run: Run, client: int) -> tuple[Arch, Tensors]:
-    """Read the network that a client ended with."""
-    folder = run.path / "clients" / f"{client:03d}"
-    try:
-        about = json.loads((folder / "arch.json").read_text(encoding="utf-8"))
-        return tuple(about["arch"]), safetensors.torch.load_file(folder / "weights.safetensors")
-    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder}: the client's saved model cannot be read ({error})") from None
 
 
 def _from_supernet(execution: Execution, state: Any, owner: ClientInfo, arch: Arch) -> Tensors:

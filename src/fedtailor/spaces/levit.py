@@ -71,7 +71,7 @@ class _Attention(nn.Module):
         self.register_buffer("distance", _distances(size, stride), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        count = len(tokens)
+        count = tokens.shape[0]  # not len(), which an exporter would take for a constant
         asking = tokens
         if self.stride > 1:
             grid = tokens.view(count, self.size, self.size, -1)

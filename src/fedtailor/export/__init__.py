@@ -1,0 +1,1 @@
+"""Carrying models out of a run: into other programs, other machines, other hands."""
