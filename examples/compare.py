@@ -63,6 +63,8 @@ def main(words: list[str] | None = None) -> None:
         for name, runs in others
     ]
     for name, sides in (word.split("=", 1) for word in given.effect):
+        if unknown := {*sides.replace("/", ",").split(",")} - {*found}:
+            asked.error(f"--effect {name}: no method is called {', '.join(sorted(unknown))}")
         more, less = ([found[one] for one in side.split(",")] for side in sides.split("/"))
         rows.append([name, *(effect(more, less, m) for m in shown), ""])
     print_table(head, rows)
