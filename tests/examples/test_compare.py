@@ -86,3 +86,12 @@ def test_differences_are_paired_by_client(
         assert row["tuned"] == f"{mean:+.1f} ({low:+.1f} to {high:+.1f}; {half + seen:.1f})"
     assert differences[0]["trained"].startswith("+10.0 (+10.0 to +10.0")
     assert differences[1]["tuned"].startswith("+4.0 (+4.0 to +4.0; 0.0")
+
+
+def test_an_effect_of_nobody_is_refused_in_a_sentence(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        main([f"a={runs['a0']}", f"b={runs['b0']}", "--effect", "x=a/c"])
+    assert ended.value.code == 2
+    assert "--effect x: no method is called c" in capsys.readouterr().err
