@@ -329,7 +329,8 @@ def test_same_bytes_twice(fedavg: Run, local: Run, tmp_path: Path):
         write_report([fedavg, local], out / "report.html", out / "figures")
         both.append({p.relative_to(out): p.read_bytes() for p in out.rglob("*.*")})
     assert both[0] == both[1]
-    names = {"means", "rounds", "rounds-2", "rounds-3", "clients", "gain", "labels"}
+    names = {"means", "rounds", "rounds-2", "rounds-3", "clients", "gain", "labels", "timeline",
+             "timeline-2"}  # fmt: skip
     assert {p.stem for p in both[0] if p.suffix == ".svg"} == names
     tables = {name for name in names if "-" not in name} | {"every-client"}
     assert {p.stem for p in both[0] if p.suffix == ".csv"} == tables

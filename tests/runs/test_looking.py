@@ -142,3 +142,24 @@ def test_what_a_config_does_not_say_is_a_sentence(folder: Path, tmp_path: Path):
     (path / "config.toml").unlink()
     with pytest.raises(UserError, match="the run's config is missing"):
         summarise(Run(path))
+
+
+def test_a_comparison_is_a_page_of_its_own(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    paths = [Path(shutil.copytree(folder / name, tmp_path / name)) for name in ("ditto", "search")]
+    before = {path: path.read_bytes() for one in paths for path in one.rglob("*") if path.is_file()}
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    text = said(capsys, "report", *paths)
+    assert text.startswith("wrote compare-ditto-search.html, its figures and their numbers in ")
+    said(capsys, "report", paths[0], "--out", "other.html")
+    assert {path.name for path in Path().iterdir()} == {
+        "compare-ditto-search.html", "compare-ditto-search-figures",
+        "other.html", "other-figures",
+    }  # fmt: skip
+    after = {path: path.read_bytes() for one in paths for path in one.rglob("*") if path.is_file()}
+    assert after == before

@@ -23,6 +23,7 @@ MAX_BARS = 60  # clients drawn one by one
 MAX_NAMED = 40  # clients with room for their numbers below the axis
 NAMED_AT_ONCE = 20  # numbers of clients on an axis
 MAX_TOLD = 600  # points of a picture that each say their client
+MAX_PIXELS = 1000  # columns that a picture has room for
 MAX_COLUMNS = 120  # clients whose columns say their client
 
 
@@ -67,11 +68,15 @@ def columns(axes: Axes, order: Sequence[int], texts: Sequence[str]) -> None:
             span.set_gid(f"column:{client}:client {client}: {text}")
 
 
-def dots(axes: Axes, points: Sequence[tuple[int, float, float, str]], look: Look) -> None:
-    """Draw clients as points (client, x, y, text), each of which says its own."""
+def dots(
+    axes: Axes, points: Sequence[tuple[int, float, float, str]], look: Look, told: bool
+) -> None:
+    """Draw clients as points (client, x, y, text), each of which says its own if few are drawn."""
     how = {"marker": look.marker, "color": look.colour, "linestyle": "", "markeredgewidth": 0}
-    if len(points) > MAX_TOLD:
-        axes.plot([p[1] for p in points], [p[2] for p in points], markersize=3.5, **how)
+    if not told:
+        x, y = ([point[at] for point in points] for at in (1, 2))
+        many = len(points) > MAX_TOLD  # as pixels: shapes would be most of the page
+        axes.plot(x, y, markersize=3.5, rasterized=many, alpha=0.5 if many else 1.0, **how)
         return
     for client, x, y, text in points:
         tell(axes.plot([x], [y], markersize=5.5, **how)[0], client, text)
@@ -105,8 +110,17 @@ def bars(axes: Axes, values: NDArray[Any], colour: str) -> None:
     if len(values) <= MAX_BARS:
         axes.bar(np.arange(len(values)), values, width=0.8, color=colour)
     else:
-        axes.stairs(values, np.arange(len(values) + 1) - 0.5, fill=True, color=colour, linewidth=0)
+        axes.stairs(*thinned(values), fill=True, color=colour, linewidth=0)
     axes.grid(visible=False, axis="x")
+
+
+def thinned(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return clients' values and the edges of their columns; of many, means of neighbours."""
+    count = min(len(values), MAX_PIXELS)
+    edges = np.linspace(-0.5, len(values) - 0.5, count + 1)
+    if count == len(values):
+        return values, edges
+    return np.array([part.mean() for part in np.array_split(values, count)]), edges
 
 
 def name_clients(axes: Axes, order: Sequence[int]) -> None:

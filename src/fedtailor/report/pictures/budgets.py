@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedtailor.report.drawing import HALF, MAX_NAMED, Look, bars, columns, looks
+from fedtailor.report.drawing import HALF, MAX_NAMED, Look, bars, columns, looks, thinned
 from fedtailor.report.search_facts import Memory, memory, searches
 from fedtailor.report.svg import INK, LOSER, Drawn, styled
 from fedtailor.runs.comparison import Group
@@ -32,9 +32,8 @@ def _budgets(clients: list[Memory], look: Look) -> Figure:
     figure = Figure(figsize=(HALF, 2.8 + 1.2 * (rows - 1)), layout="constrained")
     panels = figure.subplots(rows, sharex=True, squeeze=False, height_ratios=(2.2, 1)[:rows])[:, 0]
     bars(panels[0], np.array([one.deployed for one in clients]), look.colour)
-    edges = np.arange(len(clients) + 1) - 0.5
-    budgets = [one.budget for one in clients]
-    panels[0].stairs(budgets, edges, baseline=None, color=INK, linewidth=1.5)
+    budgets = np.array([one.budget for one in clients])
+    panels[0].stairs(*thinned(budgets), baseline=None, color=INK, linewidth=1.5)
     panels[0].set_ylabel("MB to train")
     fit = sum(one.deployed <= one.budget for one in clients)
     panels[0].set_title(

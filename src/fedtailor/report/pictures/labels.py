@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtailor.report.drawing import (
     HALF,
     MAX_BARS,
+    MAX_PIXELS,
     bars,
     clip,
     columns,
@@ -23,7 +24,6 @@ from fedtailor.runs.comparison import Group, count_test_images, same_data
 from fedtailor.runs.folder import Run, asked
 
 MAX_BUBBLES = MAX_BARS, 30  # clients, classes
-MAX_PIXELS = 1200  # columns of a heat map: more clients than that are put together
 
 
 @styled

@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtailor.report.drawing import HALF, clip, columns, legend, looks, name_clients
+from fedtailor.report.drawing import HALF, MAX_PIXELS, clip, columns, legend, looks, name_clients
 from fedtailor.report.facts import clients_in_order
 from fedtailor.report.search_facts import (
     Deployed,
@@ -56,7 +56,10 @@ def _map(search: Search, there: Deployed, groups: Sequence[Group]) -> Figure:
     cells, undecided = figure.subplots(1, 2, sharey=True, width_ratios=(5, 1))
     colours, keys = _option_colours(search)
     order = [client for client in clients_in_order(groups) if client in there.genes]
-    cells.imshow(_cells(there, order, colours), aspect="auto", interpolation="none")
+    some = order[:: -(-len(order) // MAX_PIXELS)] if order else []  # as many as can be seen
+    edges = (-0.5, len(order) - 0.5, len(choices) - 0.5, -0.5)
+    image = _cells(there, some, colours)
+    cells.imshow(image, aspect="auto", interpolation="none", extent=edges)
     cells.grid(visible=False)
     cells.set_title(looks(groups)[search.place].title if len(groups) > 1 else "")
     written = not keys and len(order) <= MAX_WRITTEN

@@ -26,7 +26,7 @@ from fedtailor.report.wording import percent, points, within
 from fedtailor.runs.comparison import Group, interval
 
 MAX_GAINS = 8  # groups whose gains are drawn
-MAX_STEPS = 4000  # of a curve, and of all that are dots, too
+MAX_STEPS = 1000  # of a curve
 
 
 @styled

@@ -8,7 +8,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtailor.report.drawing import HALF, Look, clip, dots, legend, looks
+from fedtailor.report.drawing import HALF, MAX_TOLD, Look, clip, dots, legend, looks
 from fedtailor.report.likeness import Floats, Likeness, likeness
 from fedtailor.report.search_facts import deployed, searches
 from fedtailor.report.svg import INK, Drawn, styled
@@ -67,12 +67,13 @@ def _against(there: list[tuple[Look, dict[int, tuple]]], kind: str, several: boo
     axes = figure.subplots()
     most = max(cost[kind] for _, found in there for cost, _ in found.values())
     unit, scale = ("million", 1e6) if most >= LARGE else ("thousand", 1e3)
+    told = sum(len(found) for _, found in there) <= MAX_TOLD
     for look, found in there:
         points = [
             (c, cost[kind] / scale, 100 * value, _told(look, value, cost))
             for c, (cost, value) in found.items()
         ]
-        dots(axes, points, look)
+        dots(axes, points, look, told)
     axes.set_xlabel(f"{unit} {COSTS[kind]} of the network a client would deploy")
     axes.set_ylabel("test accuracy (%)")
     legend(figure, [_dot(look) for look, _ in there] if several else [])

@@ -1,0 +1,74 @@
+"""The page in a real browser: no error, every figure, no sideways scrolling, light and dark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedtailor.report.page import write_report
+from fedtailor.runs.folder import Run
+from tests.helpers.browser import CHROMIUM, Browser
+from tests.helpers.sample_runs import made_up
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to open pages with")
+SIDEWAYS = "document.documentElement.scrollWidth - innerWidth"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture
+def page(fedavg: Run, tmp_path: Path) -> Path:
+    budget = {"memory_mb": {"uniform": [1.0, 8.0]}}
+    search = made_up(tmp_path / "search", space={"name": "darts", "preset": "cpu"}, budget=budget)
+    return write_report([fedavg, search], tmp_path / "page.html", tmp_path / "figures")
+
+
+def test_screens(browser: Browser, page: Path):
+    keys = {path.stem for path in (page.parent / "figures").glob("*.csv")} - {"every-client"}
+    assert {"means", "rounds", "labels", "architectures", "cells", "coverage"} <= keys
+    backgrounds = []
+    for width, dark in ((1280, False), (1280, True), (390, False), (390, True)):
+        browser.open(page, width, dark)
+        assert browser.errors == []
+        assert browser.run(SIDEWAYS) <= 0, f"the page is wider than {width} px"
+        wide = "[...document.querySelectorAll('svg, table')].filter(e => e.getBoundingClientRect()"
+        assert browser.run(f"{wide}.right > innerWidth).map(e => e.outerHTML.slice(0, 80))") == []
+        drawn = "[...document.querySelectorAll('.pictures section')].filter(s => s.querySelector("
+        found = browser.run(f"{drawn}'svg').getBoundingClientRect().height > 50).map(s => s.id)")
+        assert set(found) == keys
+        backgrounds.append(browser.run("getComputedStyle(document.body).backgroundColor"))
+    light, dark, *phone = backgrounds
+    assert light != dark and phone == [light, dark]
+
+
+def test_a_client_is_highlighted_everywhere(browser: Browser, page: Path):
+    browser.open(page, 1280)
+    browser.run("document.querySelector('tr[data-client=\"3\"]').click()")
+    sections = "new Set([...document.querySelectorAll('.on')].map(e => e.closest('section').id))"
+    found = set(browser.run(f"[...{sections}]"))
+    assert {"every-client", "clients", "labels", "architectures", "parameters"} <= found
+    assert browser.run("document.querySelector('#pick select').value") == "3"
+    browser.run("document.querySelector('tr[data-client=\"3\"]').click()")
+    assert browser.run("document.querySelectorAll('.on').length") == 0
+
+
+def test_tables_sort(browser: Browser, page: Path):
+    browser.open(page, 1280)
+    rows = "[...document.querySelectorAll('#every-client tbody tr')].map(r => +r.dataset.client)"
+    before = browser.run(rows)
+    for expected in (sorted(before), sorted(before, reverse=True)):
+        browser.run("document.querySelector('#every-client thead th').click()")
+        assert browser.run(rows) == expected
+
+
+def test_paper_unfolds_everything(browser: Browser, page: Path, tmp_path: Path):
+    browser.open(page, 1280)
+    folded = "[...document.querySelectorAll('details')].filter(d => !d.open).length"
+    assert browser.run(folded) > 0
+    browser.print(tmp_path / "page.pdf")
+    assert browser.run(folded) == 0
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
