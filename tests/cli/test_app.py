@@ -47,7 +47,8 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
     wanted = {"algorithm", "rounds", "digest", "test_accuracy", "untuned", "val_selected", "bytes",
               "wall_s", "modelled_s"}  # fmt: skip
     assert wanted <= set(found)
-    assert set(found["test_accuracy"]) == {"mean", "std", "worst10", "per_client"}
+    keys = {"mean", "std", "worst10", "per_client", "mean_over_images"}
+    assert set(found["test_accuracy"]) == keys
     assert found["algorithm"] == "ditto" and found["rounds"] == 4
     assert len(found["test_accuracy"]["per_client"]) == 5
     assert found["bytes"]["up"] == found["bytes"]["down"] > 0
