@@ -11,7 +11,7 @@ import torch
 from fedtailor.core.types import Augment, Message, Reply
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.engines._base import ClientHost, Done, Ticket
-from fedtailor.experiment import rehearsal
+from fedtailor.experiment import planning, rehearsal
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.rehearsal import Amount, Cost, fit_cost, shortened
 from fedtailor.networks import cost
@@ -164,6 +164,7 @@ def test_seconds_are_those_of_second_times_and_of_every_clients_images(
         return Done(reply, 0.0, seconds if times == 2 else 1000.0)
 
     monkeypatch.setattr(rehearsal, "perform", perform)
+    monkeypatch.setattr(planning, "cores", lambda: 2)
     config = make_config(charging(tiny))
     config = replace(config, rounds=10, eval_every=3, cohort=3)
     found = plan(replace(config, engine=replace(config.engine, workers=2)))
@@ -178,3 +179,7 @@ def test_seconds_are_those_of_second_times_and_of_every_clients_images(
     expected = times | {"total": sum(times.values())}
     assert found["estimated_s"] == pytest.approx(expected, abs=0.051)
     assert min(expected.values()) > 1
+    seen.clear()
+    many = plan(replace(config, engine=replace(config.engine, workers=8)))
+    assert many["estimated_s"] == found["estimated_s"] and many["cores"] == {"used": 2, "there": 2}
+    assert many["notes"] == ["engine.workers: 8 share 2 cores; more than 2 are no faster"]

@@ -97,3 +97,25 @@ def test_generate_takes_a_name(
         assert ended.value.code == 0
         drawn.append(capsys.readouterr().out)
     assert drawn[0] == drawn[1]
+
+
+def test_the_mean_over_images_counts_clients_by_their_test_images(
+    tiny: Callable[..., dict[str, Any]], tmp_path: Path
+):
+    """30 images to train on and 10, 20 and 30 to test on; what weighs is checked by hand."""
+    rng, sizes = np.random.default_rng(1), (10, 20, 30)
+    client = np.concatenate([np.full(30 + size, k) for k, size in enumerate(sizes)])
+    split = np.concatenate([np.repeat([0, 2], [30, size]) for size in sizes])
+    x, y = (
+        rng.integers(0, 256, (len(client), 8, 8), dtype=np.uint8),
+        rng.integers(0, 2, len(client)),
+    )
+    np.savez(tmp_path / "own.npz", x=x, y=y, client=client, split=split)
+    own = {"path": str(tmp_path / "own.npz"), "partition": "by_client"}
+    found = summarise(run_experiment(tiny(rounds=1, cohort=2) | {"data": own}, tmp_path / "run"))
+    one = found["test_accuracy"]
+    right = sum(one["per_client"][str(k)] * size for k, size in enumerate(sizes))
+    assert right == pytest.approx(round(right)), "whole images"
+    assert one["mean_over_images"] == pytest.approx(right / 60) != pytest.approx(one["mean"])
+    assert found["test_images"] == {"all": 60, "fewest": 10}
+    assert found["val_selected"] is None

@@ -6,6 +6,8 @@ from typing import Any
 
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError, nearest
+from fedtailor.core.fields import described_fields
+from fedtailor.data.options import DataOptions
 
 STARTERS = Path(__file__).parents[1] / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")
@@ -13,8 +15,6 @@ KINDS = ("algorithms", "spaces", "data", "engines", "starters")
 
 def listing(kind: str | None) -> dict[str, list[dict[str, Any]]]:
     """List one kind of thing or all, each with a line about it."""
-    if kind is not None and kind not in KINDS:
-        raise UserError(f"{kind}: not a kind of thing{nearest(kind, list(KINDS))}")
     makers = {
         "algorithms": lambda: [_algorithm(name) for name in registry.names("algorithm")],
         "spaces": lambda: [_space(name) for name in registry.names("space")],
@@ -23,6 +23,27 @@ def listing(kind: str | None) -> dict[str, list[dict[str, Any]]]:
         "starters": lambda: [_starter(path) for path in sorted(STARTERS.glob("*.toml"))],
     }
     return {key: makers[key]() for key in KINDS if kind in (None, key)}
+
+
+def described(name: str) -> list[dict[str, Any]]:
+    """Say all about what is called so: what it is, and its keys in the config."""
+    found = []
+    for kind, make in (("algorithm", _algorithm), ("space", _space), ("engine", _engine)):
+        if name in registry.names(kind):
+            fields = described_fields(_fields_of(kind, name))
+            found.append({"kind": kind, **make(name), "fields": fields})
+    if name in registry.names("data"):
+        fields = described_fields(DataOptions)
+        found.append({"kind": "data", **_data(name), "fields": fields})
+    if not found:
+        every = [*KINDS, "runs", *(n for kind in registry.KINDS for n in registry.names(kind))]
+        raise UserError(f"{name}: neither a kind of thing nor a name{nearest(name, every)}")
+    return found
+
+
+def _fields_of(kind: str, name: str) -> type[Any]:
+    found = registry.find(kind, name)
+    return found.options if kind == "engine" else found
 
 
 def copy_starter(name: str, target: Path) -> None:

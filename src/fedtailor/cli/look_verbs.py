@@ -1,7 +1,7 @@
 """The verbs that look: ls, cp, show and report. None runs code that a run folder names."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -17,24 +17,32 @@ Reach = Annotated[
 ]
 
 
-def ls(kind: str | None = None, /, *, as_json: AsJson = False) -> None:
-    """List what there is: algorithms, spaces, data, engines, starters.
+def ls(what: str | None = None, /, *, as_json: AsJson = False) -> None:
+    """List what there is: algorithms, spaces, data, engines, starters; or tell about one of them.
 
     Args:
-        kind: one of these words; all of them when left out.
+        what: one of these words, or the name of one thing, such as perfedrlnas, for its keys in the
+            config with their defaults; `runs`, or another folder of run folders, lists these. All
+            there is when left out.
         as_json: print JSON for scripts.
     """
-    from fedtailor.cli.listing import listing
+    from fedtailor.cli import list_text
+    from fedtailor.cli.listing import KINDS, described, listing
+    from fedtailor.runs.overview import overview
 
-    found = listing(kind)
+    if what is None or what in KINDS:
+        found = listing(what)
+        lines = list_text.listing_lines(found)
+    elif what == "runs" or Path(what).is_dir():
+        found = overview(Path(what))
+        lines = list_text.run_lines(found)
+    else:
+        found = described(what)
+        lines = list_text.described_lines(found)
     if as_json:
         print_json(found)
-        return
-    for title, entries in found.items():
-        print(title)
-        width = max(18, *(len(entry["name"]) for entry in entries))
-        for entry in entries:
-            print(f"  {entry['name']:{width}} {entry['about']}{_more_about(entry)}")
+    else:
+        print("\n".join(lines))
 
 
 def cp(name: str, file: Path, /) -> None:
@@ -54,19 +62,28 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
     """Show what a run found and cost; of a search, every client's likeliest or best architecture.
 
     Args:
-        path: the run folder.
+        path: the run folder, or a folder of run folders, such as runs, for a line of each.
         reach: tell how long the run took to reach this accuracy, or that of another run.
         as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
             for equal runs.
     """
+    from fedtailor.cli.list_text import run_lines
     from fedtailor.cli.terminal import archive_lines, cost_lines, search_lines
     from fedtailor.runs import database
     from fedtailor.runs.archives import archives
     from fedtailor.runs.clients import client_names
     from fedtailor.runs.cost_summary import costs
     from fedtailor.runs.folder import Run
+    from fedtailor.runs.overview import holds_runs, overview
     from fedtailor.runs.time_to_accuracy import wanted
 
+    if holds_runs(path):
+        every = overview(path)
+        if as_json:
+            print_json(every)
+        else:
+            print("\n".join(run_lines(every)))
+        return
     goal = None if reach is None else wanted(reach)
     found = Run(path)
     show_run(found, as_json, goal)
@@ -119,15 +136,3 @@ def show_run(found: "Run", as_json: bool, reach: float | None = None) -> None:
     print("\n".join(terminal.summary_lines(summary)))
     if (found.path / "report.html").exists():
         print(f"report          {found.path / 'report.html'}")
-
-
-def _more_about(entry: dict[str, Any]) -> str:
-    """Say in short who published an algorithm, and what leaves a client; of a space its size."""
-    if entry.get("choices"):
-        return f" [{entry['choices']} choices; presets {', '.join(entry['presets'])}]"
-    if "sends" not in entry:
-        return ""
-    usual = next(iter(entry["sends"].values()), [])  # the first form that a reply may have
-    sent = "; ".join(one["what"] for one in usual) or "nothing"
-    paper = f" [{entry['paper'].split(',')[0]}]" if "paper" in entry else ""
-    return f"{paper} Leaves a client: {sent}."

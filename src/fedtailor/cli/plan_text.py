@@ -42,7 +42,8 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         f"{traffic['up'] / 1e6:,.1f} MB up in all"
         + (f", and {once / 1e6:,.1f} MB once for each client" if once else ""),
         f"modelled round  {found['modelled_round_s']['slowest']:.2f} s for the slowest client",
-        f"this machine    about {duration(times['total'])}: "
+        f"this machine    about {duration(times['total'])} on "
+        f"{found['cores']['used']} of {found['cores']['there']} cores: "
         f"{duration(times['training'])} training, "
         f"{duration(times['testing'] + times['tuning'])} testing and tuning",
     ]

@@ -15,6 +15,8 @@ from fedtailor.report.search_facts import mean_entropies
 from fedtailor.report.wording import clip, duration, mean_and_spread, percent, plus_minus
 
 LINE_EVERY_S = 5.0
+PACED = 2  # rounds after which the time that is left can be told
+FEW_LETTERS = 5  # of a run's name that still say something
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order
 MAX_ROWS = 40  # clients in a table for people
 LETTERS = 22  # of a client's name
@@ -23,27 +25,40 @@ NAMED = 3  # choices that are called the most and the least decided
 console = Console(stderr=True, highlight=False)
 
 
-def line(progress: RunProgress) -> str:
-    """Put the progress into one line."""
-    parts = [f"{progress.unit} {progress.round}/{progress.rounds}"]
-    parts.append(
-        f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing
-    )
+def line(progress: RunProgress, label: str = "", width: int | None = None) -> str:
+    """Put the progress into one line; where it is too long, what matters least is left out."""
+    before = progress.unit == "round" and not progress.round  # nothing can be counted yet
+    now = f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing
+    parts: dict[str, str] = {}  # in the order of the line
+    if not before:
+        parts["round"] = f"{progress.unit} {progress.round}/{progress.rounds}"
+    parts["now"] = now
     if progress.mean is not None and progress.worst is not None:
-        parts.append(f"accuracy {percent(progress.mean)}, worst 10 % {percent(progress.worst)}")
-    if progress.unit == "round":
-        parts.append(f"{progress.bytes / 1e6:.1f} MB")
-    if progress.rounds_done:
+        parts["accuracy"] = f"accuracy {percent(progress.mean)}"
+        parts["worst"] = f"worst 10 % {percent(progress.worst)}"
+    if progress.unit == "round" and not before:
+        parts["sent"] = f"{progress.bytes / 1e6:.1f} MB"
+    if progress.rounds_done >= PACED:
         pace = progress.seconds / progress.rounds_done
         left = progress.rounds - progress.rounds_done - progress.started_at
-        short = f"{pace:.2g}" if pace < 10 else f"{pace:.0f}"
-        parts.append(f"{short} s/{progress.unit}, {duration(pace * max(left, 0))} left")
-    return " · ".join(parts)
+        parts["pace"] = f"{f'{pace:.2g}' if pace < 10 else f'{pace:.0f}'} s/{progress.unit}"
+        if left > 0:
+            parts["left"] = f"{duration(pace * left)} left"
+    named = f"{label}: " if label else ""
+    for least in ("sent", "pace", "worst", None):
+        text = named + " · ".join(parts.values())
+        if width is None or len(text) <= width:
+            return text
+        parts.pop(least or "", None)
+    short = " · ".join(parts.values())
+    room = width - len(short) - 2
+    return f"{clip(label, room)}: {short}" if label and room >= FEW_LETTERS else short[:width]
 
 
 def follow(progress: RunProgress, label: str) -> AbstractContextManager[None]:
     """Show how far a run is while the body runs."""
-    return living(lambda: f"{label}: {line(progress)}")
+    width = console.width if console.is_terminal else None
+    return living(lambda: line(progress, label, width))
 
 
 @contextmanager

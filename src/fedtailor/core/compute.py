@@ -1,6 +1,7 @@
 """Where and how numbers are computed: the device, one thread, repeatable kernels."""
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
@@ -12,6 +13,12 @@ from torch.backends import cudnn
 from fedtailor.core.errors import UserError
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
 @contextmanager

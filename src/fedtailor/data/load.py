@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
 from fedtailor.data.options import DataOptions
-from fedtailor.data.ready_cut import test_rows_apart
+from fedtailor.data.ready_cut import with_tests_apart
 from fedtailor.data.source import Source, check
 from fedtailor.data.sources import _own
 
@@ -20,7 +20,7 @@ def load_source(options: DataOptions) -> Source:
         std=source.std if options.std is None else options.std,
     )
     check(source)
-    return source if options.partition == "by_client" else test_rows_apart(source)
+    return source if options.partition == "by_client" else with_tests_apart(source)
 
 
 def _load_named(options: DataOptions) -> Source:

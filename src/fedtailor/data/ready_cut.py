@@ -43,7 +43,7 @@ def _refuse_cutting(options: DataOptions) -> None:
             )
 
 
-def test_rows_apart(source: Source) -> Source:
+def with_tests_apart(source: Source) -> Source:
     """Return data that is dealt anew with its test rows as its official test set."""
     if source.split is None:
         return source

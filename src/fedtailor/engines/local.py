@@ -1,8 +1,8 @@
 """This machine: worker processes, or one process for debugging."""
 
-import os
 from dataclasses import replace
 
+from fedtailor.core.compute import cores
 from fedtailor.core.types import Failure, Message
 from fedtailor.engines._base import ClientHost, Done, Engine, Ticket
 from fedtailor.engines._in_process import InProcess
@@ -20,8 +20,7 @@ class Local(Engine):
 
     def open(self, host: ClientHost) -> None:
         """Say what clients do, and with what."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        spare = max(0, cores - self._lanes) // self._lanes
+        spare = max(0, cores() - self._lanes) // self._lanes
         self._place.open(replace(host, spare=spare))
 
     def submit(self, ticket: Ticket, message: Message) -> None:

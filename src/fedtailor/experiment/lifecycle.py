@@ -44,9 +44,14 @@ def run(
     """
     made = as_config(config, overrides)
     path = Path(out) if out is not None else default_path(made)
+    progress = progress or RunProgress()
     with started_engine(made.engine) as engine:
-        prepared = prepare(made, load_federation(made.data))
+        progress.doing = "reading and dealing the data"
+        federation = load_federation(made.data)
+        progress.doing = "checking space and method"
+        prepared = prepare(made, federation)
         folder = create(path, prepared, Path(made.start) if made.start else None)
+        progress.doing = "giving the data to the workers"
         prepared = open_engine(engine, prepared, folder)
         return execute(prepared, engine, folder, progress)
 
@@ -57,6 +62,8 @@ def resume(path: str | Path, progress: RunProgress | None = None) -> Run:
     if folder.finished():
         return folder
     config = read_config(folder.path / CONFIG)
+    progress = progress or RunProgress()
+    progress.doing = "reading the data and checking that it is the same"
     with started_engine(config.engine) as engine:
         prepared = prepare(config, load_federation(config.data))
         check_partition(folder, prepared.federation)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from fedtailor.core.compute import cores
 from fedtailor.core.space import Arch
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.prepare import Prepared, prepare
@@ -36,8 +37,18 @@ def plan(config: Config) -> dict[str, Any]:
         },
         **_scale_up(prepared, measured),
         "warnings": list(config.warnings()),
-        "notes": list(federation.notes),
+        "notes": [*_about_workers(config), *federation.notes],
     }
+
+
+def _about_workers(config: Config) -> list[str]:
+    """Say where workers and cores do not go together."""
+    workers, there = config.engine.workers, cores()
+    if workers > there:
+        return [f"engine.workers: {workers} share {there} cores; more than {there} are no faster"]
+    if 0 < workers < min(there, config.cohort or there):
+        return [f"engine.workers: {workers} of {there} cores are used; more would be faster"]
+    return []
 
 
 def _prices(prepared: Prepared, arch: Arch) -> dict[str, Any]:
@@ -52,7 +63,7 @@ def _prices(prepared: Prepared, arch: Arch) -> dict[str, Any]:
 def _scale_up(prepared: Prepared, measured: Rehearsed) -> dict[str, Any]:
     """Say what all clients' rounds cost together, by what one client's took."""
     config, amounts = prepared.config, _amounts(prepared, measured.batch)
-    count, lanes = len(amounts), max(1, config.engine.workers)
+    count, lanes = len(amounts), min(max(1, config.engine.workers), cores())
     cohort = min(config.cohort or count, count)
     mean = Amount(sum(a.batches for a in amounts) / count, sum(a.val for a in amounts) / count)
     down, up = measured.down, measured.up
@@ -73,6 +84,7 @@ def _scale_up(prepared: Prepared, measured: Rehearsed) -> dict[str, Any]:
         "bytes": {"down": down * cohort * config.rounds, "up": up * cohort * config.rounds},
         "training_macs_per_client_round": measured.macs.of(mean),
         "modelled_round_s": {"mean": sum(per_round) / count, "slowest": max(per_round)},
+        "cores": {"used": lanes, "there": cores()},
         "estimated_s": {name: round(seconds, 1) for name, seconds in times.items()},
     }
 

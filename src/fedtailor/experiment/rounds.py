@@ -62,6 +62,7 @@ def _restore(execution: Execution) -> tuple[Any, dict[int, int]]:
     """Take up the last committed state, or make and commit the first one."""
     run = execution.run
     if run.last_round() < 0:
+        execution.progress.doing = "making the first networks"
         _begin(execution)
     execution.progress.bytes = sum(database.bytes_sent(run.db).values())
     # Also a first state is read back: what a resumed run would get is what every run gets.

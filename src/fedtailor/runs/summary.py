@@ -14,7 +14,7 @@ from fedtailor.runs.folder import Run, asked
 
 def summarise(run: Run) -> dict[str, Any]:
     """Summarise a run; values that do not exist yet are null."""
-    data, evaluated = asked(run, "data"), evaluated_round(run)
+    data, evaluated, tests = asked(run, "data"), evaluated_round(run), tested_images(run)
     wall_s, modelled_s = database.seconds_spent(run.db)
     return {
         "run": str(run.path),
@@ -27,13 +27,14 @@ def summarise(run: Run) -> dict[str, Any]:
         "finished": run.finished(),
         "evaluated_round": evaluated,
         "digest": digest(run),
-        "test_accuracy": spread(run, evaluated, headline(run, evaluated)),
-        "untuned": spread(run, evaluated, "untuned"),
+        "test_images": _counted(tests),
+        "test_accuracy": _weighed(spread(run, evaluated, headline(run, evaluated)), tests),
+        "untuned": _weighed(spread(run, evaluated, "untuned"), tests),
         "trained": trained(run),
         "kept": spread(run, evaluated, "kept"),
         "seen_labels": spread(run, evaluated, headline(run, evaluated), "seen_accuracy"),
         "unseen_labels": spread(run, evaluated, headline(run, evaluated), "unseen_accuracy"),
-        "val_selected": _selected(run, database.selected_round(run.db)),
+        "val_selected": _weighed(_selected(run, database.selected_round(run.db)), tests),
         "curve": curve(run),
         "other_scores": _other_scores(run, evaluated),
         "bytes": database.bytes_sent(run.db),
@@ -44,6 +45,15 @@ def summarise(run: Run) -> dict[str, Any]:
         "search": database.search(run.db),
         "archives": archives(run),
     }
+
+
+def tested_images(run: Run) -> dict[int, int]:
+    """Return how many test images each client has that takes part; {} where it is not known."""
+    bounds = run.partition("bounds").get("bounds")
+    sizes = [] if bounds is None else (bounds[:, 3] - bounds[:, 2]).tolist()
+    tested = database.of_clients(run.db, evaluated_round(run), "test", "untuned", "accuracy")
+    who = {client for client, _ in tested}
+    return {client: size for client, size in enumerate(sizes) if client in who}
 
 
 def evaluated_round(run: Run) -> int | None:
@@ -107,6 +117,21 @@ def _spread(rows: list[tuple[int, float]]) -> dict[str, Any]:
         "worst10": worst_tenth(values),
         "per_client": {str(client): value for client, value in rows},
     }
+
+
+def _counted(tests: dict[int, int]) -> dict[str, int] | None:
+    """Return how many test images there are in all, and at the client that has the fewest."""
+    return {"all": sum(tests.values()), "fewest": min(tests.values())} if tests else None
+
+
+def _weighed(found: dict[str, Any] | None, tests: dict[int, int]) -> dict[str, Any] | None:
+    """Add the mean over all test images, as other tools print it: large clients count more."""
+    if found is None:
+        return None
+    known = [(value, tests.get(int(client), 0)) for client, value in found["per_client"].items()]
+    total = sum(size for _, size in known)
+    mean = sum(value * size for value, size in known) / total if total else None
+    return found | {"mean_over_images": mean}
 
 
 def _selected(run: Run, best: int | None) -> dict[str, Any] | None:

@@ -72,16 +72,16 @@ class Recipe:
     """How a client trains: fields that every algorithm shares."""
 
     epochs: Annotated[int, Ge(0)] = 1  # passes over the client's training data in a round
-    batch: Annotated[int, Ge(1)] = 32
+    batch: Annotated[int, Ge(1)] = 32  # images of a step
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    lr: Annotated[float, Gt(0)] = 0.05
+    lr: Annotated[float, Gt(0)] = 0.05  # the learning rate of the first round
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9  # sgd; adamw's betas are 0.9, 0.999
-    weight_decay: Annotated[float, Ge(0)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0  # pulls all weights towards zero
     schedule: Literal["constant", "cosine", "step"] = (
         "constant"  # over rounds; step: /10 at 1/2, 3/4
     )
     clip: Annotated[float, Ge(0)] = 0.0  # largest norm of the gradient; 0: no limit
-    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0  # share of all classes alike
 
     def rate(self, round: int, rounds: int) -> float:
         """Return the learning rate of a round, counted from 1."""
