@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedtailor.experiment.lifecycle import resume, run
     from fedtailor.experiment.onboarding import onboard
     from fedtailor.experiment.planning import plan
+    from fedtailor.experiment.rerunning import rerun
     from fedtailor.export.hub import from_pretrained
     from fedtailor.export.personal import PersonalModel, load_model
     from fedtailor.networks.initial import initial_supernet, initial_weights
@@ -72,6 +73,7 @@ _HOMES = {
     "experiment.lifecycle": "resume run",
     "experiment.onboarding": "onboard",
     "experiment.planning": "plan",
+    "experiment.rerunning": "rerun",
     "export.hub": "from_pretrained",
     "export.personal": "PersonalModel load_model",
     "networks.initial": "initial_supernet initial_weights",
