@@ -9,15 +9,15 @@ convolution with the probability that is asked for, at the same events. For `s2`
 `without/...` tells in the run folder are coins, 0 for what stays.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from annotated_types import Interval
 
-from fedtailor import Client
+from fedtailor import Arch, Client
 from fedtailor.algorithms.spider import SPIDER, Private
-from fedtailor.search import perturb
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 
@@ -30,14 +30,13 @@ class Matched(SPIDER):
     reduction_share: Share = 0.5
 
     def _tested(
-        self, client: Client, own: Private, questions: list[perturb.Question]
+        self, client: Client, own: Private, removed: dict[str, Arch]
     ) -> dict[str, tuple[float, float]]:
         """Throw a coin for every edge instead of testing anything."""
         rng, coins = client.rng("matched"), dict[str, tuple[float, float]]()
-        for question in questions:
-            chance = float(torch.rand((), generator=rng))
-            for name in question.doubtful:
-                normal = name.startswith("normal ")
-                keeps = chance < (self.normal_share if normal else self.reduction_share)
+        for edge, names in itertools.groupby(removed, lambda name: name.rsplit("/", 1)[0]):
+            share = self.normal_share if edge.startswith("normal ") else self.reduction_share
+            keeps = float(torch.rand((), generator=rng)) < share
+            for name in names:
                 coins[name] = (float(keeps != name.endswith("/sep_conv_3x3")), 0.0)
         return coins

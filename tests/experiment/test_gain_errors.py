@@ -16,7 +16,7 @@ from fedtailor.experiment import gain
 from fedtailor.experiment.gain import measure_gain
 from fedtailor.experiment.lifecycle import run
 from fedtailor.experiment.steps import ClientFailedError
-from fedtailor.runs import database
+from fedtailor.runs import pair_table
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
 from tests.helpers.gain_runs import Tiny, pairs, rlnas, rows, table
@@ -64,7 +64,7 @@ def test_no_supernet(tiny: Tiny, tmp_path: Path):
         patch.setattr("fedtailor.algorithms.perfedrlnas.PerFedRLNAS.serve", lambda *_: Message())
         with pytest.raises(UserError, match="has no global supernet to cut networks from, so take"):
             measure_gain(done.path, 1, "global")
-    assert database.tuned_pairs(done.db, "global", 1) == []
+    assert pair_table.tuned_pairs(done.db, "global", 1) == []
 
 
 def test_no_models_no_end_no_others(tiny: Tiny, path: Path, tmp_path: Path):
@@ -120,13 +120,13 @@ def test_it_is_told_in_a_table_and_in_json(path: Path, capsys: Any):
 
 
 def test_interrupted_it_says_how_to_go_on(path: Path, monkeypatch: Any, capsys: Any):
-    added = database.add_pair
+    added = pair_table.add_pair
 
     def add_and_stop(*given: Any) -> None:
         added(*given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gain.database, "add_pair", add_and_stop)
+    monkeypatch.setattr(gain.pair_table, "add_pair", add_and_stop)
     with pytest.raises(SystemExit) as ended:
         main(["gain", str(path), "--epochs", "1", "--clients", "2"])
     errors = capsys.readouterr().err

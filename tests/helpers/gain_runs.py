@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedtailor.runs import database
+from fedtailor.runs import pair_table
 from fedtailor.runs.folder import Run
 from tests.helpers import tiny_space
 
@@ -29,10 +29,10 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
     return Run(path).db.query("SELECT * FROM gain ORDER BY 1, 2, 3, 4")
 
 
-def pairs(path: Path, epochs: int) -> list[database.TunedPair]:
+def pairs(path: Path, epochs: int) -> list[pair_table.TunedPair]:
     """Return the pairs measured so far, by whoever works in the folder."""
     folder = Run(path)
     try:
-        return database.tuned_pairs(folder.db, "theirs", epochs)
+        return pair_table.tuned_pairs(folder.db, "theirs", epochs)
     finally:
         folder.close()

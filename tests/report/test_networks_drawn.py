@@ -11,10 +11,10 @@ from fedtailor.report.pictures import blocks, cells, coverage, matrix, searches,
 from fedtailor.report.representatives import representatives
 from fedtailor.report.search_facts import alive_operations, deployed
 from fedtailor.report.search_facts import searches as searching
-from fedtailor.runs import database
+from fedtailor.runs import database, pair_table
 from fedtailor.runs.comparison import groups
-from fedtailor.runs.database import TunedPair
 from fedtailor.runs.folder import Run
+from fedtailor.runs.pair_table import TunedPair
 from tests.helpers.sample_runs import edit, made_up
 
 
@@ -76,7 +76,7 @@ def test_personalisation_matrix(tmp_path: Path):
         for client in range(4 if network < 3 else 2):  # the last one was interrupted
             tuned = 0.9 if network == client else 0.5
             pair = TunedPair(client, network, 0.1, tuned, "")
-            database.add_pair(run.db, "theirs", 5, pair)
+            pair_table.add_pair(run.db, "theirs", 5, pair)
     assert matrix.measured(run) == [("theirs", 5, (0, 1, 2))]
     drawn = matrix.personalisation(groups([run]))
     assert drawn and len(drawn.rows) == 9

@@ -24,12 +24,12 @@ from fedtailor.experiment.rounds import committed
 from fedtailor.experiment.steps import ClientFailedError, Execution, outcomes
 from fedtailor.networks.norms import is_statistic
 from fedtailor.networks.store import cut, shapes
-from fedtailor.runs import database
+from fedtailor.runs import database, pair_table
 from fedtailor.runs.config import Config, read_config
-from fedtailor.runs.database import TunedPair
 from fedtailor.runs.folder import CONFIG, Run
 from fedtailor.runs.gains import gain_table
 from fedtailor.runs.needs import check_needs
+from fedtailor.runs.pair_table import TunedPair
 from fedtailor.runs.partition_file import check_partition
 from fedtailor.runs.saved_models import read_model, refuse_without_models
 
@@ -67,7 +67,7 @@ def measure_gain(
     question = _question(run, epochs, weights, clients)
     progress = progress or RunProgress()
     progress.unit, progress.rounds = "network", len(question.clients)
-    known = database.tuned_pairs(run.db, weights, epochs)
+    known = pair_table.tuned_pairs(run.db, weights, epochs)
     there = {(pair.client, pair.network) for pair in known}
     if any((i, j) not in there for i in question.clients for j in question.clients):
         _measure(run, question, progress)
@@ -132,7 +132,7 @@ def _test_network(
     digest = codec.digest((arch, dict(sorted(weights.items()))))
     known = {
         pair.client: pair.digest
-        for pair in database.tuned_pairs(run.db, question.weights, question.epochs)
+        for pair in pair_table.tuned_pairs(run.db, question.weights, question.epochs)
         if pair.network == owner
     }
     if known and set(known.values()) != {digest}:
@@ -154,7 +154,7 @@ def _test_network(
         found = {metric.model: metric.value for metric in done.reply.log.metrics}
         untuned = found["untuned"]
         pair = TunedPair(ticket.client, owner, untuned, found.get("tuned", untuned), digest)
-        database.add_pair(run.db, question.weights, question.epochs, pair)
+        pair_table.add_pair(run.db, question.weights, question.epochs, pair)
 
 
 def _from_supernet(execution: Execution, state: Any, owner: ClientInfo, arch: Arch) -> Tensors:

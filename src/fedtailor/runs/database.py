@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import NEVER, Budget, ClientInfo, Json, Spent
 from fedtailor.runs.record import RoundRecord
-from fedtailor.runs.schema import GAIN, SCHEMA, TIMING
+from fedtailor.runs.schema import SCHEMA, TIMING
 
 Version: TypeAlias = tuple[int, int]  # client, and the round that made its private state
 
@@ -64,17 +64,6 @@ class ArchOfClient:
     idle: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class TunedPair:
-    """How the network of a client did on the data of a client: test accuracies."""
-
-    client: int  # whose data it is
-    network: int  # whose network it is
-    untuned: float
-    tuned: float
-    digest: str  # of the network as it came
-
-
 # Writing
 
 
@@ -118,13 +107,6 @@ def note(db: Database, round: int, client: int | None, kind: str, text: str) -> 
     """Write an event down at once, whatever becomes of its round."""
     row = (round, client, kind, text, time.time())
     db.connection.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?)", row)
-
-
-def add_pair(db: Database, weights: str, epochs: int, pair: TunedPair) -> None:
-    """Write down at once how a network did for a client."""
-    db.connection.execute(GAIN)
-    row = (weights, epochs, pair.client, pair.network, pair.untuned, pair.tuned, pair.digest)
-    db.connection.execute("INSERT INTO gain VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _insert(connection: sqlite3.Connection, record: RoundRecord) -> None:
@@ -288,13 +270,6 @@ def architectures(db: Database, role: str, round: int | None = None) -> list[Arc
     ]
 
 
-def gain_settings(db: Database) -> list[tuple[str, int]]:
-    """Return the weights and epochs of tuning with which gains were measured."""
-    if not _has_table(db, "gain"):
-        return []
-    return db.query("SELECT DISTINCT weights, epochs FROM gain ORDER BY 1, 2")  # pyright: ignore[reportReturnType]
-
-
 def has_role(db: Database, role: str) -> bool:
     """Tell whether any architecture has a role."""
     return bool(db.query("SELECT 1 FROM architecture WHERE role = ? LIMIT 1", role))
@@ -311,18 +286,6 @@ def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], in
     for round, choice, gene, number in rows:
         found.setdefault(round, {})[choice, gene] = number
     return found
-
-
-def tuned_pairs(db: Database, weights: str, epochs: int) -> list[TunedPair]:
-    """Return the networks that were tuned on clients' data, in order; [] where none was."""
-    if not _has_table(db, "gain"):
-        return []
-    rows = db.query(
-        "SELECT client, network, untuned, tuned, digest FROM gain WHERE weights = ? AND epochs = ?"
-        " ORDER BY network, client",
-        *(weights, epochs),
-    )
-    return [TunedPair(*row) for row in rows]
 
 
 def search(db: Database) -> dict[str, Json]:
@@ -356,7 +319,7 @@ def bytes_of_clients(db: Database, direction: str) -> dict[tuple[int, int], int]
 
 def timings(db: Database) -> list[tuple[int, int | None, Spent]]:
     """Return round, client (None: the server) and what a part took; nothing of an older run."""
-    if not _has_table(db, "timing"):
+    if not has_table(db, "timing"):
         return []
     rows = db.query("SELECT round, client, part, seconds, macs FROM timing ORDER BY rowid")
     return [(round, client, Spent(*spent)) for round, client, *spent in rows]
@@ -410,5 +373,6 @@ def events(db: Database) -> list[tuple[str, int, str]]:
     return db.query("SELECT kind, round, text FROM event WHERE kind != 'models' ORDER BY at, round")
 
 
-def _has_table(db: Database, name: str) -> bool:
+def has_table(db: Database, name: str) -> bool:
+    """Tell whether a table is there: some are made when they are needed."""
     return bool(db.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))

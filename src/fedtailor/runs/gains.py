@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.runs import database
+from fedtailor.runs import pair_table
 from fedtailor.runs.folder import Run, asked
 
 Floats = NDArray[np.float64]
@@ -72,7 +72,7 @@ class Gain:
 
 def gain_of(run: Run, weights: str, epochs: int, clients: tuple[int, ...]) -> Gain:
     """Read the pairs of some clients, all of which must be there."""
-    pairs = {(p.client, p.network): p for p in database.tuned_pairs(run.db, weights, epochs)}
+    pairs = {(p.client, p.network): p for p in pair_table.tuned_pairs(run.db, weights, epochs)}
     table = [[pairs[client, network] for network in clients] for client in clients]
     untuned, tuned = (
         np.array([[getattr(pair, name) for pair in row] for row in table], dtype=np.float64)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -93,7 +94,7 @@ def _cell(axes: Axes, edges: list[tuple[str, str, str]]) -> None:
 
 
 def _arrow(
-    axes: Axes, graph: object, edge: tuple[str, str], colour: str, line: str, label: str
+    axes: Axes, graph: Any, edge: tuple[str, str], colour: str, line: str, label: str
 ) -> None:
     """Draw an edge; one along a row of nodes goes around those between."""
     import networkx as nx

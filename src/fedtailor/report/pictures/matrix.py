@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from fedtailor.report.drawing import HALF, columns, looks
 from fedtailor.report.svg import COLOURS, INK, Drawn, styled
 from fedtailor.report.wording import counted, percent, points
-from fedtailor.runs import database
+from fedtailor.runs import pair_table
 from fedtailor.runs.comparison import Group
 from fedtailor.runs.folder import Run
 from fedtailor.runs.gains import Gain, gain_of
@@ -51,8 +51,8 @@ def personalisation(groups: Sequence[Group]) -> Drawn | None:
 def measured(run: Run) -> list[tuple[str, int, tuple[int, ...]]]:
     """Return weights, epochs and clients of matrices that are whole, of two clients or more."""
     found = []
-    for weights, epochs in database.gain_settings(run.db):
-        pairs = {(p.client, p.network) for p in database.tuned_pairs(run.db, weights, epochs)}
+    for weights, epochs in pair_table.gain_settings(run.db):
+        pairs = {(p.client, p.network) for p in pair_table.tuned_pairs(run.db, weights, epochs)}
         clients = sorted(client for client, network in pairs if client == network)
         while clients and any((a, b) not in pairs for a in clients for b in clients):
             clients.pop()  # networks are tuned in order: the last ones may be missing
