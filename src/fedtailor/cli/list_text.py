@@ -39,7 +39,7 @@ def described_lines(found: list[dict[str, Any]]) -> list[str]:
 
 def run_lines(found: list[dict[str, Any]]) -> list[str]:
     """List run folders: method, data, accuracy and how far each came."""
-    rows = [("run", "method", "space", "data", "accuracy", "state")]
+    rows: list[tuple[str, ...]] = [("run", "method", "space", "data", "accuracy", "state")]
     for one in found:
         if "algorithm" not in one:
             rows.append((Path(one["run"]).name, "", "", "", "", one["state"]))
