@@ -186,7 +186,7 @@ def test_presets_are_fields_and_what_is_said_beside_them_comes_first(tiny: Tiny,
 @pytest.mark.parametrize(
     ("arch", "says"),
     [
-        ("huge", "space.arch: must be one of smallest, middle, largest, or a list of genes"),
+        ("huge", "space.arch: must be one of smallest, middle, largest, or of a search space"),
         ([0, 1], "space.arch: "),
         ([9] * 19, "space.arch: "),
         (3, "space.arch: must be one of"),

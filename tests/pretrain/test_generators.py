@@ -15,11 +15,10 @@ from fedtailor.cli import app, terminal
 from fedtailor.cli.app import main
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
-from fedtailor.core.space import Choice
 from fedtailor.core.validation import flatten, parse_override
 from fedtailor.pretrain import generators
+from fedtailor.pretrain.drawing import Generated, GenerateRequest
 from fedtailor.pretrain.generators import (
-    Generated,
     PretrainRequest,
     card_lines,
     data_options,
@@ -28,6 +27,7 @@ from fedtailor.pretrain.generators import (
 from fedtailor.pretrain.settings import DEFAULT, PAPER, SUPERNETS
 from fedtailor.runs.config import make_space
 from fedtailor.search import genes
+from fedtailor.search.arch_text import read_arch
 from fedtailor.search.diffusion.encoder_networks import SMALL_FEATURES
 from fedtailor.search.diffusion.generator import Sampling, load, save
 from tests.helpers import tiny_generator
@@ -97,7 +97,7 @@ def test_pretrain_writes_a_file_prints_its_card_and_progress_beside(
         ),
     ]
     drawn, _ = say(*text.splitlines()[-1].split("next: fedtailor ")[1].split(), "--n", 3)
-    assert len(drawn.splitlines()) == 3
+    assert len(drawn.splitlines()) == 4, "a head and a line for each"
 
 
 def test_a_supernet_is_written_alone_or_beside_the_generator(file: Path, say: Any, tmp_path: Path):
@@ -239,13 +239,18 @@ def test_generate_prints_architectures_and_one_json_document(file: Path, say: An
     assert 0 <= found["raw_valid"] <= 1 and 0 < found["unique"] <= 1
     assert found["seconds"] >= 0 and found["embed_seconds"] >= 0
     text, errors = say(*generate(file, "--n", 7))
-    assert text.splitlines() == ["".join(map(str, e["genes"])) for e in found["architectures"]]
-    assert errors.startswith("7 architectures in ") and len(errors.splitlines()) == 1
+    for line, each in zip(text.splitlines()[1:], found["architectures"], strict=True):
+        parameters, macs, arch = line.split(maxsplit=2)
+        assert arch == each["text"] and read_arch(space, arch) == tuple(each["genes"])
+        assert int(parameters.replace(",", "")) == each["parameters"] > 0
+        assert float(macs.replace(",", "")) == pytest.approx(each["macs"] / 1e6, abs=0.006)
+    assert errors.startswith("7 architectures in ") and "3x32x32 images" in errors
 
 
 def test_seed_strength_and_client_decide(file: Path, say: Any):
     def drawn(*more: object) -> str:
-        return say(*generate(file, "--n", 40, *more))[0]
+        found = json.loads(say(*generate(file, "--n", 40, "--json", *more))[0])
+        return str([each["genes"] for each in found["architectures"]])
 
     data = ["--data", "digits", "clients=3", "alpha=0.1", "--strength", 10]
     first = drawn(*data, "--client", 0)
@@ -257,7 +262,7 @@ def test_seed_strength_and_client_decide(file: Path, say: Any):
 
 def test_the_command_line_draws_as_the_library_does_unless_told(file: Path, say: Any):
     usual = {key: each.default for key, each in inspect.signature(app.generate).parameters.items()}
-    wanted = {f.name: f.default for f in dataclasses.fields(generators.GenerateRequest)}
+    wanted = {f.name: f.default for f in dataclasses.fields(GenerateRequest)}
     assert usual["n"] == wanted["number"]
     for name in ("data", "client", "preset", "generator", "encoder", "seed"):
         assert usual[name] == wanted[name]
@@ -274,14 +279,15 @@ def test_the_command_line_draws_as_the_library_does_unless_told(file: Path, say:
         assert [tuple(each["genes"]) for each in found] == expected
 
 
-def test_options_of_two_digits_stand_apart():
-    class Many(Free):
-        @property
-        def choices(self) -> tuple[Choice, ...]:
-            return Choice("few", (1, 2)), Choice("many", tuple(range(11)))
-
-    assert Generated(Many(), [(1, 10), (0, 3)], 1.0, 0.0, 0.0).lines() == ["1 10", "0 3"]
-    assert Generated(Free(), [(2, 1, 2)], 1.0, 0.0, 0.0).lines() == ["212"]
+def test_what_data_is_worth_is_told_with_its_error():
+    card = {"accuracy": {"guided": [0.5, 0.7, 0.9], "for others": [0.4, 0.7, 0.7]}}
+    found = Generated(Free(), [(2, 1, 2)], 1.0, 0.0, 0.0, card=card)
+    assert found.worth == pytest.approx({"points": 10.0, "error": 10 / 3**0.5, "tasks": 3})
+    said = "did no better than those drawn for other tasks (+10.0 ± 5.8 points)"
+    assert found.told()[-1].endswith(said)
+    sure = {"accuracy": {"guided": [0.5, 0.7, 0.9], "for others": [0.4, 0.6, 0.79]}}
+    assert "did better than" in dataclasses.replace(found, card=sure).told()[-1]
+    assert Generated(Free(), [(2, 1, 2)], 1.0, 0.0, 0.0).worth is None
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def generate(
 ) -> None:
     """Draw architectures for a client's data from a generator, in about a second.
 
-    Each is a digit for each choice, its option counted from 0; --json has them with names. For
-    example, for client 3 of 20 that share CIFAR-10 unevenly:
+    Each is a line: its parameters, its multiply-adds, and the architecture as space.arch takes it;
+    --json has every choice by name. For example, for client 3 of 20 that share CIFAR-10 unevenly:
 
     fedtailor generate --space mobilenetv3 --data cifar10 --client 3 clients=20 alpha=0.3
 
@@ -116,17 +116,17 @@ def generate(
         as_json: print JSON for scripts.
     """
     from fedtailor.core.validation import parse_override
-    from fedtailor.pretrain import generators
+    from fedtailor.pretrain import drawing
 
     options = dict(parse_override(text) for text in overrides)
-    request = generators.GenerateRequest(
+    request = drawing.GenerateRequest(
         space, n, data, client, preset, generator, encoder, cache, seed
     )
     how = {"sampler": sampler, "steps": steps, "strength": strength}
-    found = generators.draw(request, how, options)
+    found = drawing.draw(request, how, options)
     if as_json:
         print_json(found.table())
         return
     for text in found.lines():
         print(text)
-    print(found.line(), file=sys.stderr)
+    print("\n".join(found.told()), file=sys.stderr)

@@ -1,8 +1,7 @@
-"""Generators as users meet them: made by `fedtailor pretrain`, used by `fedtailor generate`."""
+"""Generators as users meet them: made by `fedtailor pretrain`."""
 
 import dataclasses
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,19 @@ from fedtailor.core.compute import Device, device_of
 from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.files import sha256_of
 from fedtailor.core.registry import find, names
-from fedtailor.core.rng import rng_for
-from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.space import SearchSpace, Task
 from fedtailor.core.types import Examples, Json
 from fedtailor.core.validation import flatten, override, validate
-from fedtailor.data.client_names import find_client
-from fedtailor.data.federation import load_federation
 from fedtailor.data.load import load_source
 from fedtailor.data.options import DataOptions
 from fedtailor.pretrain.pipeline import OnStage, Subject, pretrain, pretrain_supernet
 from fedtailor.pretrain.settings import RECIPES, Pretraining, recipe_for
 from fedtailor.runs.config import make_space
-from fedtailor.search.diffusion.encoder import cached_features, load_encoder
+from fedtailor.search.diffusion.encoder import load_encoder
 from fedtailor.search.diffusion.generator import (
     Generator,
-    Sampling,
-    encoder_of,
-    load,
     save,
-    shipped,
 )
-from fedtailor.search.diffusion.tokens import project, raw_valid
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ def make(
 
 def _subject(request: PretrainRequest, overrides: dict[str, Any]) -> Subject:
     """Read what a generator is to be made for and from; refuse what cannot be meant."""
-    space, _ = _space(request.space, request.preset)
+    space, _ = space_of(request.space, request.preset)
     _check_request(request)
     how, source = (
         recipe(request.recipe, request.space, overrides),
@@ -115,7 +106,7 @@ def next_lines(request: PretrainRequest) -> list[str]:
     """Say what was written, and what uses it."""
     lines = []
     if request.supernet is not None:
-        preset = _space(request.space, request.preset)[1]
+        preset = space_of(request.space, request.preset)[1]
         words = [f"name={request.space}", f"preset={preset}", f"init={request.supernet}"]
         start = ["fedtailor", "run", "CONFIG", *(f"space.{word}" for word in words)]
         lines.append(f"wrote {request.supernet}; next: {shlex.join(start)}")
@@ -130,7 +121,7 @@ def next_lines(request: PretrainRequest) -> list[str]:
 
 def _card(request: PretrainRequest, overrides: dict[str, Any]) -> dict[str, Json]:
     """Say what a generator was asked to be."""
-    preset = _space(request.space, request.preset)[1]
+    preset = space_of(request.space, request.preset)[1]
     asked = dataclasses.asdict(dataclasses.replace(request, preset=preset))
     asked |= {name: value.name for name, value in asked.items() if isinstance(value, Path)}
     for name in ("out", "supernet", "workers", "device", "encoder"):  # known by its digest
@@ -162,7 +153,7 @@ def _refuse_unknown(table: dict[str, Any], usual: dict[str, Any], path: str) -> 
             _refuse_unknown(value, usual[key], f"{path}.{key}")
 
 
-def _space(name: str, preset: str | None) -> tuple[SearchSpace, str]:
+def space_of(name: str, preset: str | None) -> tuple[SearchSpace, str]:
     """Return a space and the preset it has."""
     if preset is None:
         preset = "cpu" if "cpu" in find("space", name).presets else "default"
@@ -202,119 +193,3 @@ def card_lines(about: dict[str, Any]) -> list[str]:
 def supernet_card(file: Path) -> dict[str, Json]:
     """Say by what a supernet's file is known."""
     return {"supernet": str(file), "sha256": sha256_of(file), "bytes": file.stat().st_size}
-
-
-@dataclass(frozen=True)
-class GenerateRequest:
-    """What `generate` is asked for."""
-
-    space: str
-    number: int = 100
-    data: str | None = None  # none: no data in particular
-    client: str | None = None  # a name or a number; none: the first
-    preset: str | None = None  # none: cpu where the space has it
-    generator: Path | None = None  # none: the package's own, as the encoder
-    encoder: Path | None = None
-    cache: Path | None = None  # a folder in which features of the images are kept
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Generated:
-    """What `generate` found."""
-
-    space: SearchSpace
-    archs: list[Arch]
-    raw_valid: float  # share of the tables that were architectures before any projection
-    seconds: float  # of process CPU time, for all of them
-    embed_seconds: float  # likewise, for the data
-
-    @property
-    def unique(self) -> float:
-        """The share of architectures that are not repeats."""
-        return len(set(self.archs)) / len(self.archs)
-
-    def lines(self) -> list[str]:
-        """Return the architectures' genes, a digit each; apart where some need two digits."""
-        between = "" if all(len(choice.options) <= 10 for choice in self.space.choices) else " "
-        return [between.join(map(str, arch)) for arch in self.archs]
-
-    def line(self) -> str:
-        """Return it in one sentence."""
-        return (
-            f"{len(self.archs)} architectures in {self.seconds:.2f} CPU seconds, "
-            f"{self.embed_seconds:.2f} for the data; {self.raw_valid:.0%} needed no projection, "
-            f"{self.unique:.0%} unique"
-        )
-
-    def table(self) -> Json:
-        """Return it as plain data."""
-        choices = self.space.choices
-        return {
-            "architectures": [
-                {
-                    "genes": list(arch),
-                    "architecture": {
-                        choice.name: choice.options[gene]
-                        for choice, gene in zip(choices, arch, strict=True)
-                    },
-                }
-                for arch in self.archs
-            ],
-            "raw_valid": self.raw_valid,
-            "unique": self.unique,
-            "seconds": self.seconds,
-            "embed_seconds": self.embed_seconds,
-        }
-
-
-def draw(request: GenerateRequest, sampling: dict[str, Any], data: dict[str, Any]) -> Generated:
-    """Draw architectures for a client's training images, or for no data in particular.
-
-    Args:
-        request: which, and how many.
-        sampling: fields of `Sampling`; where none or None, the generator's own.
-        data: fields of `DataOptions`.
-    """
-    if request.number < 1:
-        raise UserError(f"n: must be at least 1, not {request.number}")
-    if request.data is None:
-        _refuse_idle(request, data)
-    space, _ = _space(request.space, request.preset)
-    generator = (
-        shipped(request.space, space)
-        if request.generator is None
-        else load(request.generator, space)
-    )
-    given = {name: value for name, value in sampling.items() if value is not None}
-    how = validate(Sampling, dataclasses.asdict(generator.sampling) | given, "generate")
-    examples = None
-    if request.data is not None:
-        examples, task = _examples(request.data, request.client, data)
-        space = space.at(task)
-    encoder = None if examples is None else encoder_of(generator, request.encoder)
-    began = time.process_time()
-    embedding = None
-    if examples is not None and encoder is not None:
-        embedding = generator.embed(cached_features(encoder, examples, folder=request.cache))
-    known = time.process_time()
-    tables = generator.tables(request.number, rng_for(request.seed, "generate"), embedding, how)
-    archs = project(space, tables)
-    done = time.process_time()
-    valid = float(raw_valid(space, tables).float().mean())
-    return Generated(space, archs, valid, done - known, known - began)
-
-
-def _refuse_idle(request: GenerateRequest, data: dict[str, Any]) -> None:
-    """Refuse options that would do nothing without data."""
-    options = {"client": request.client, "encoder": request.encoder, "cache": request.cache}
-    named = [*data, *(name for name, value in options.items() if value)]
-    if named:
-        raise UserError(f"{named[0]}: is about data; give --data as well")
-
-
-def _examples(data: str, client: str | None, overrides: dict[str, Any]) -> tuple[Examples, Task]:
-    """Return a client's training images, and what they are classified for."""
-    federation = load_federation(data_options(data, overrides))
-    number = 0 if client is None else find_client(federation.names, client)
-    return federation.examples(number, "train"), federation.task

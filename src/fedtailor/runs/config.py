@@ -23,6 +23,7 @@ from fedtailor.data.options import DataOptions
 from fedtailor.networks import cost
 from fedtailor.runs.budgets import BudgetOptions, Share, deal_budgets
 from fedtailor.search import genes
+from fedtailor.search.arch_text import read_arch
 
 
 @dataclass(frozen=True)
@@ -203,9 +204,14 @@ def _start(parts: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     arch, init = parts.get("space_arch", "middle"), parts.get("space_init")
     if arch not in ARCHS:
-        if not isinstance(arch, list):
-            raise UserError(f"space.arch: must be one of {', '.join(ARCHS)}, or a list of genes")
-        found["space_arch"] = genes.check(parts["space"], tuple(arch))
+        if not isinstance(arch, list | str) or not parts["space"].choices:
+            raise UserError(
+                f"space.arch: must be one of {', '.join(ARCHS)}, or of a search space the text of "
+                "an architecture or a list of genes"
+            )
+        space = parts["space"]
+        text = isinstance(arch, str)
+        found["space_arch"] = read_arch(space, arch) if text else genes.check(space, tuple(arch))
     if init is not None:
         if not isinstance(init, str) or not init:
             raise UserError("space.init: must be the path of a safetensors file")
