@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedtailor.algorithms._base import Algorithm
 from fedtailor.algorithms.perfedrlnas import Searching
-from fedtailor.core.types import Log, Metric, Spent, UsedArch
+from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.types import Json, Log, Metric, Spent, UsedArch
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.prepare import prepare
 from fedtailor.runs.config import make_config
@@ -27,7 +29,7 @@ from fedtailor.runs.record import RoundRecord
 from fedtailor.search import genes, policy
 from fedtailor.search.policy import Policies
 
-ROUNDS, COHORT = 20, 10
+ROUNDS, COHORT, POLICIES = 20, 10, 100
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -53,15 +55,29 @@ def table(clients: int, lr: float) -> dict[str, Any]:
     }
 
 
+def searched(
+    space: SearchSpace, algorithm: Algorithm[Any, Any], clients: int
+) -> tuple[list[Arch], dict[str, Json]]:
+    """Return an architecture of each client, and what the server knows; a hundred policies in turn.
+
+    To describe a policy takes longer than to read it.
+    """
+    rng = torch.Generator().manual_seed(0)
+    width = sum(genes.option_counts(space))
+    alphas = torch.randn(POLICIES, width, generator=rng, dtype=torch.float64)
+    archs = [policy.likeliest(space, row) for row in alphas]
+    state = Searching({}, Policies(tuple(range(POLICIES)), alphas))
+    told: Any = algorithm.inspect(space, state)
+    own = {str(c): told["clients"][str(c % POLICIES)] for c in range(clients)}
+    return [archs[c % POLICIES] for c in range(clients)], told | {"clients": own}
+
+
 def made(path: Path, clients: int, lr: float) -> None:
     """Write a run folder of a search that never took place."""
     config, rng = make_config(table(clients, lr)), np.random.default_rng(int(1e6 * lr))
     federation, space = load_federation(config.data), config.space
     run = create_run(path, config, prepare(config, federation).clients, federation)
-    width = sum(genes.option_counts(space))
-    alphas = torch.from_numpy(rng.normal(size=(clients, width)))
-    archs = [policy.likeliest(space, row) for row in alphas]
-    state = Searching({}, Policies(tuple(range(clients)), alphas))
+    archs, search = searched(space, config.algorithm, clients)
     for round in range(ROUNDS + 1):
         record = RoundRecord(round, modelled_s=10.0)
         for client in rng.choice(clients, COHORT, replace=False).tolist() if round else []:
@@ -72,7 +88,7 @@ def made(path: Path, clients: int, lr: float) -> None:
             for way in ("down", "up"):
                 record.message(client, way, 100_000)
         if round and round % (ROUNDS // 4) == 0:
-            record.search = config.algorithm.inspect(space, state) if round == ROUNDS else None
+            record.search = search if round == ROUNDS else None
             for client, arch in enumerate(archs):
                 cost = {"parameters": 1e5 + client, "macs": 1e6 + client, "memory_mb": 2.0}
                 accuracy = Metric("test", "accuracy", float(rng.random()), "untuned")

@@ -122,7 +122,12 @@ def _entropy(shares: Sequence[float]) -> float:
 
 def deployed(run: Run) -> Deployed | None:
     """Return the networks of the last tested round, if the run's space has a choice of them."""
-    last = evaluated_round(run)
+    return _deployed(run, evaluated_round(run))
+
+
+@lru_cache(maxsize=32)
+def _deployed(run: Run, last: int | None) -> Deployed | None:
+    """Read them once for all pictures."""
     rows = database.architectures(run.db, "deployed", last)
     if last is None or not rows:
         return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from fedtailor.runs.folder import Run, asked
 from fedtailor.runs.summary import evaluated_round, headline, spread, worst_tenth
@@ -125,9 +126,8 @@ def interval(values: Iterable[float]) -> Interval | None:
     mean = float(known.mean())
     if len(known) == 1:
         return Interval(mean, None, None, 1)
-    from scipy.stats import t  # takes long to import
-
-    reach = float(t.ppf((1 + SURE) / 2, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)))
+    error = float(known.std(ddof=1)) / len(known) ** 0.5
+    reach = float(stdtrit(len(known) - 1, (1 + SURE) / 2)) * error  # Student's quantile
     return Interval(mean, mean - reach, mean + reach, len(known))
 
 
@@ -140,11 +140,13 @@ def accuracies(run: Run, model: str | None = None, score: str = "accuracy") -> d
 
 def means(values: Sequence[dict[int, float]]) -> dict[int, float]:
     """Return each client's mean over runs, of those in which it has a value."""
-    clients = sorted(set().union(*values))
-    return {
-        client: float(np.mean([one[client] for one in values if client in one]))
-        for client in clients
-    }
+    if len(values) == 1:
+        return values[0]
+    found: dict[int, float] = {}
+    for client in sorted(set().union(*values)):
+        own = [one[client] for one in values if client in one]
+        found[client] = sum(own) / len(own)
+    return found
 
 
 def same_data(runs: Sequence[Run]) -> bool:

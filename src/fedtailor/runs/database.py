@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -290,8 +291,14 @@ def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], in
 
 def search(db: Database) -> dict[str, Json]:
     """Return what was known of the search after the last tested round; {} without a search."""
-    rows = db.query("SELECT found FROM search")
-    return json.loads(rows[0][0]) if rows else {}
+    rows = db.query("SELECT round FROM search")
+    return _search(db, rows[0][0]) if rows else {}
+
+
+@lru_cache(maxsize=32)
+def _search(db: Database, round: int) -> dict[str, Json]:
+    """Read it once: of many clients it is large."""
+    return json.loads(db.query("SELECT found FROM search WHERE round = ?", round)[0][0])
 
 
 # Reading: what it took, and what happened

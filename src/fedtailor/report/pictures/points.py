@@ -1,6 +1,7 @@
 """Pictures of points: pairs of clients of a search, and the sizes of networks."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,8 +26,8 @@ COSTS = {"parameters": "parameters", "macs": "multiply-adds"}
 @styled
 def similarity(groups: Sequence[Group]) -> Drawn | None:
     """Draw the distance of policies against that of labels, for all pairs of clients."""
-    found = [(search.place, likeness(search.run)) for search in searches(groups)]
-    shown = [(place, one) for place, one in found if one is not None][:MAX_PANELS]
+    found = ((search.place, likeness(search.run)) for search in searches(groups))
+    shown = list(islice(((place, one) for place, one in found if one is not None), MAX_PANELS))
     if not shown:
         return None
     panels, rows = [], []
