@@ -34,6 +34,7 @@ VERBS = (
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)
+app.register_install_completion_command()
 
 
 def main(words: list[str] | None = None) -> None:
