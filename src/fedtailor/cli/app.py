@@ -14,6 +14,7 @@ from fedtailor.cli.comparison_verbs import compare
 from fedtailor.cli.export_verbs import export, predict
 from fedtailor.cli.generator_verbs import generate, pretrain
 from fedtailor.cli.look_verbs import cp, ls, report, show
+from fedtailor.cli.new_verb import new
 from fedtailor.cli.repeat_verbs import rerun, sweep
 from fedtailor.cli.run_verbs import demo, gain, onboard, plan, resume, run
 from fedtailor.core.errors import UserError
@@ -29,10 +30,11 @@ Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor 
 )
 VERBS = (
     demo, ls, cp, plan, run, resume, rerun, sweep, onboard, gain, show, report, compare, export,
-    predict, pretrain, generate,
+    predict, pretrain, generate, new,
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)
+app.register_install_completion_command()
 
 
 def main(words: list[str] | None = None) -> None:

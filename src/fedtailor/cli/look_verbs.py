@@ -58,7 +58,15 @@ def cp(name: str, file: Path, /) -> None:
     print(f"wrote {file}; next: fedtailor plan {file}")
 
 
-def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None:
+def show(
+    path: Path,
+    /,
+    *,
+    reach: Reach = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, Parameter(name="--csv", negative="")] = False,
+    tensorboard: Path | None = None,
+) -> None:
     """Show what a run found and cost; of a search, every client's likeliest or best architecture.
 
     Args:
@@ -66,6 +74,9 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
         reach: tell how long the run took to reach this accuracy, or that of another run.
         as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
             for equal runs.
+        as_csv: print every number that was measured, by round and client.
+        tensorboard: write the metrics into this folder, for TensorBoard; needs
+            pip install 'fedtailor[track]'.
     """
     from fedtailor.cli.list_text import run_lines
     from fedtailor.cli.terminal import archive_lines, cost_lines, search_lines
@@ -74,6 +85,7 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
     from fedtailor.runs.clients import client_names
     from fedtailor.runs.cost_summary import costs
     from fedtailor.runs.folder import Run
+    from fedtailor.runs.metric_tables import metrics_csv, write_tensorboard
     from fedtailor.runs.overview import holds_runs, overview
     from fedtailor.runs.time_to_accuracy import wanted
 
@@ -86,6 +98,12 @@ def show(path: Path, /, *, reach: Reach = None, as_json: AsJson = False) -> None
         return
     goal = None if reach is None else wanted(reach)
     found = Run(path)
+    if as_csv:
+        print(metrics_csv(found), end="")
+        return
+    if tensorboard is not None:
+        print(f"wrote {write_tensorboard(found, tensorboard)} curves to {tensorboard}")
+        return
     show_run(found, as_json, goal)
     if not as_json:
         names = client_names(found)

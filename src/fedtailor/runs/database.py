@@ -219,6 +219,13 @@ def results(db: Database) -> Iterator[tuple[Any, ...]]:
 # Reading: what was measured
 
 
+def metrics(db: Database) -> list[tuple[int, int, str, str, str, float]]:
+    """Return every number that was measured, in order."""
+    return db.query(
+        "SELECT round, client, split, model, name, value FROM metric ORDER BY 1, 2, 3, 4, 5"
+    )
+
+
 def of_clients(
     db: Database, round: int | None, split: str, model: str, name: str
 ) -> list[tuple[int, float]]:

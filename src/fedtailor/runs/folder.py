@@ -38,6 +38,14 @@ class Run:
         self.states = self.path / "state"
         self.db = Database(self.path / "run.db")
 
+    def __repr__(self) -> str:
+        """Say what the run is and how far."""
+        told = {key: self.config.get(key, {}) for key in ("algorithm", "space", "data")}
+        data = told["data"].get("path") or told["data"].get("name")
+        rounds = f"{max(self.last_round(), 0)} of {self.config.get('rounds')} rounds"
+        what = f"{told['algorithm'].get('name')} with {told['space'].get('name')} on {data}"
+        return f"Run({str(self.path)!r}: {what}, {rounds})"
+
     def close(self) -> None:
         """Close the database."""
         self.db.close()

@@ -1,0 +1,60 @@
+"""All that a run measured, for other programs: CSV and TensorBoard."""
+
+import csv
+import importlib.util
+import io
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.core.errors import UserError
+from fedtailor.runs import database
+from fedtailor.runs.folder import Run
+from fedtailor.runs.summary import worst_tenth
+
+COLUMNS = ("round", "client", "split", "model", "name", "value")
+
+
+def metrics_csv(run: Run) -> str:
+    """Return every number that was measured: a line for each round, client, split and model."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(database.metrics(run.db))
+    return out.getvalue()
+
+
+def write_tensorboard(run: Run, folder: Path) -> int:
+    """Write what was measured as TensorBoard reads it; return how many curves there are.
+
+    Of every number there is the mean over clients by round, the mean over the worst tenth (of
+    accuracies), and the distribution over clients.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UserError("tensorboard: it is not installed; pip install 'fedtailor[track]'")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty; nothing was written")
+    from torch.utils.tensorboard import SummaryWriter
+
+    tags = set()
+    with SummaryWriter(str(folder)) as writer:
+        for (round, tag), values in _by_round(run):
+            tags.add(tag)
+            writer.add_scalar(tag, float(values.mean()), round)
+            writer.add_histogram(f"{tag} over clients", values, round)
+            if tag.endswith("accuracy"):
+                writer.add_scalar(f"{tag} of the worst 10 %", worst_tenth(values), round)
+    return len(tags)
+
+
+def _by_round(run: Run) -> Iterator[tuple[tuple[int, str], np.ndarray]]:
+    """Yield all clients' values of a number after a round."""
+
+    def key(row: tuple[int, int, str, str, str, float]) -> tuple[int, str]:
+        return row[0], "/".join(part for part in row[2:5] if part)
+
+    rows = sorted(database.metrics(run.db), key=key)
+    for which, some in itertools.groupby(rows, key):
+        yield which, np.array([row[5] for row in some])

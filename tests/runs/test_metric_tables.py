@@ -1,0 +1,56 @@
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedtailor import Run, UserError, run, summarise
+from fedtailor.cli.app import main
+from fedtailor.runs.metric_tables import metrics_csv, write_tensorboard
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    table = {
+        "rounds": 2,
+        "eval_every": 1,
+        "space": {"name": "cnn", "width": 4, "hidden": 16},
+        "data": {"clients": 3, "per_client": 60, "partition": "dirichlet_equal"},
+        "engine": {"workers": 0},
+        "save_models": False,
+    }
+    return run(table, tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_the_csv_has_every_number(made: Run, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main(["show", str(made.path), "--csv"])
+    text = capsys.readouterr().out
+    assert text == metrics_csv(made)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    told = [
+        float(row["value"])
+        for row in rows
+        if (row["round"], row["split"], row["model"], row["name"])
+        == ("2", "test", "untuned", "accuracy")
+    ]
+    assert np.mean(told) == summarise(made)["untuned"]["mean"]
+    assert len(rows) == made.db.query("SELECT count(*) FROM metric")[0][0]
+
+
+def test_tensorboard_has_means_over_clients_by_round(made: Run, tmp_path: Path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with pytest.raises(SystemExit, match="0"):
+        main(["show", str(made.path), "--tensorboard", str(tmp_path / "tb")])
+    events = accumulator.EventAccumulator(str(tmp_path / "tb")).Reload()
+    curve = [(e.step, e.value) for e in events.Scalars("test/untuned/accuracy")]
+    wanted = [(point["round"], point["mean"]) for point in summarise(made)["curve"]]
+    assert curve == [(step, pytest.approx(value)) for step, value in wanted]
+    assert "test/untuned/accuracy over clients" in events.Tags()["histograms"]
+    with pytest.raises(UserError, match="is not empty; nothing was written"):
+        write_tensorboard(made, tmp_path / "tb")
+
+
+def test_a_run_says_what_it_is(made: Run):
+    assert repr(made) == f"Run({str(made.path)!r}: fedavg with cnn on digits, 2 of 2 rounds)"
