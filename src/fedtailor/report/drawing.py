@@ -1,6 +1,6 @@
 """How a report draws: one colour for each group, one order of clients, in every picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedtailor.report.facts import BASELINE, algorithm
 from fedtailor.report.svg import COLOURS, PAPER
+from fedtailor.report.wording import clip
 from fedtailor.runs.comparison import Group
 
 HALF, THIRD = 4.75, 3.15  # inches of panels that stand two or three in a row, and one on a phone
@@ -21,6 +22,7 @@ WORST = (0, (4, 2))  # the line of the worst tenth
 OVER = (0, (3, 3))  # a line upon an equal one, which shows between its dashes
 MAX_BARS = 60  # clients drawn one by one
 MAX_NAMED = 40  # clients with room for their numbers below the axis
+MAX_LETTERS = 20  # of a client's name there
 NAMED_AT_ONCE = 20  # numbers of clients on an axis
 MAX_TOLD = 600  # points of a picture that each say their client
 MAX_PIXELS = 1000  # columns that a picture has room for
@@ -48,16 +50,9 @@ def looks(groups: Sequence[Group]) -> list[Look]:
     return found
 
 
-def clip(text: str, length: int) -> str:
-    """Shorten a name that would push the picture aside; names often differ in their ends."""
-    if len(text) <= length:
-        return text
-    return f"{text[: length // 2]}…{text[-((length - 1) // 2) :]}"
-
-
 def tell(artist: Artist, client: int, text: str) -> None:
     """Have an artist say its client to a pointer, and be highlighted with it."""
-    artist.set_gid(f"client:{client}:client {client}: {text}")
+    artist.set_gid(f"client:{client}:{text}")
 
 
 def columns(axes: Axes, order: Sequence[int], texts: Sequence[str]) -> None:
@@ -65,7 +60,7 @@ def columns(axes: Axes, order: Sequence[int], texts: Sequence[str]) -> None:
     if len(order) <= MAX_COLUMNS:
         for place, (client, text) in enumerate(zip(order, texts, strict=True)):
             span = axes.axvspan(place - 0.5, place + 0.5, color=PAPER, alpha=0, zorder=9)
-            span.set_gid(f"column:{client}:client {client}: {text}")
+            span.set_gid(f"column:{client}:{text}")
 
 
 def dots(
@@ -123,14 +118,20 @@ def thinned(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
     return np.array([part.mean() for part in np.array_split(values, count)]), edges
 
 
-def name_clients(axes: Axes, order: Sequence[int]) -> None:
+def name_clients(axes: Axes, order: Sequence[int], called: Mapping[int, str]) -> None:
     """Name the clients below the axis, if there is room, and say in what order they are."""
     named = len(order) <= MAX_NAMED
     places = range(0, len(order), -(-len(order) // NAMED_AT_ONCE)) if named and order else []
-    axes.set_xticks(places, [str(order[place]) for place in places])
+    names = axis_names([order[place] for place in places], called)
+    axes.set_xticks(places, names, rotation=90 if max(map(len, names), default=0) > 4 else 0)
     by = "by number" if list(order) == sorted(order) else "the largest gain first"
     axes.set_xlabel("client" if named else f"the {len(order):,} clients, {by}")
     axes.set_xlim(-0.6, len(order) - 0.4)
+
+
+def axis_names(clients: Sequence[int], called: Mapping[int, str]) -> list[str]:
+    """Return what clients are called on an axis; long names are shortened."""
+    return [clip(called.get(client, str(client)), MAX_LETTERS) for client in clients]
 
 
 def same_as_earlier(series: Sequence[Any]) -> list[int | None]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtailor.data.client_names import label_of
 from fedtailor.runs import database
 from fedtailor.runs.comparison import Group, accuracies, interval, means, partition, same_data
 from fedtailor.runs.folder import Run, asked
@@ -125,6 +126,15 @@ def curve(group: Group) -> list[Point]:
             tenth = worst_tenth(np.array(values))
             found.append(Point(round, over.mean, over.low, over.high, tenth, sent / 1e6, seconds))
     return found
+
+
+def client_titles(groups: Sequence[Group]) -> dict[int, str]:
+    """Return clients' names with their numbers; {} where they have none or runs disagree."""
+    runs = [run for group in groups for run in group.runs]
+    known = [run.partition("names").get("names", np.zeros(0, str)).tolist() for run in runs]
+    if any(names != known[0] for names in known):
+        return {}
+    return {number: label_of(known[0], number) for number in range(len(known[0]))}
 
 
 def label_counts(run: Run) -> Labels | None:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,6 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     path.write_text(text.getvalue(), encoding="utf-8")
 
 
-def svgs_of(drawn: Drawn) -> list[str]:
-    """Return the panels of a picture as SVG files."""
-    return [to_svg(figure) for figure in drawn.panels]
+def svgs_of(drawn: Drawn, called: Mapping[int, str]) -> list[str]:
+    """Return the panels of a picture as SVG files, clients named as they are called."""
+    return [to_svg(figure, called) for figure in drawn.panels]

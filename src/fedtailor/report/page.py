@@ -127,7 +127,7 @@ def _write_clients(path: Path, table: dict[str, Any]) -> None:
 
     rows = [
         (client, *(cell.text if cell.value is None else cell.value for cell in cells))
-        for client, cells in table["rows"]
+        for client, _, cells in table["rows"]
     ]
     write_csv(path, ("client", *table["columns"]), rows)
 

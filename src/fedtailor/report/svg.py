@@ -9,7 +9,7 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -79,8 +79,8 @@ def styled(draw: Draw) -> Draw:
     return wrapper
 
 
-def to_svg(figure: Figure) -> str:
-    """Return a figure as an SVG file."""
+def to_svg(figure: Figure, called: Mapping[int, str] = {}) -> str:
+    """Return a figure as an SVG file; what it tells of clients names them as they are called."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with rc_context(STYLE), warnings.catch_warnings():
@@ -88,7 +88,13 @@ def to_svg(figure: Figure) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(file, format="svg", metadata=nothing)
     told = r'<g id="(client|column):(\d+):([^"]*)">'
-    return re.sub(told, r'<g class="\1" data-client="\2"><title>\3</title>', file.getvalue())
+
+    def group(found: re.Match[str]) -> str:
+        kind, client, text = found.groups()
+        who = html.escape(called.get(int(client), client))
+        return f'<g class="{kind}" data-client="{client}"><title>client {who}: {text}</title>'
+
+    return re.sub(told, group, file.getvalue())
 
 
 def inline(svg: str, name: str, title: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from fedtailor.report.answer import what_differs, winner
 from fedtailor.report.facts import (
     baseline,
+    client_titles,
     clients_in_order,
     deployed_model,
     first_runs,
@@ -88,13 +89,14 @@ def client_table(groups: Sequence[Group]) -> dict[str, Any] | None:
     sizes = labels.counts.sum(axis=1).tolist() if labels else []
     images = count_test_images(runs[0]) if comparable else {}
     kinds = shifts(runs[0]) if comparable else []
-    rows = []
+    rows, called = [], client_titles(groups)
     for client in clients_in_order(groups):
         cells = [values.get(client, NOTHING) for values in by_column.values()]
         if any(cell is not NOTHING for cell in cells):
             size = _count(sizes[client] if client < len(sizes) else None)
             more = [Cell(kinds[client])] if kinds else []
-            rows.append((client, [size, _count(images.get(client)), *cells, *more]))
+            cells = [size, _count(images.get(client)), *cells, *more]
+            rows.append((client, called.get(client, str(client)), cells))
     columns = ["images", "test images", *by_column, *(["shift"] if kinds else [])]
     return {"columns": columns, "rows": rows}
 

@@ -23,7 +23,12 @@ from fedtailor.runs.time_to_accuracy import common_rounds, time_to
 # trained: what a client's round ended with; kept: what it had kept of its last round; tuned: the
 # last that it deploys; score: of no test images, but what its search gave its best architecture
 MODELS = ("tuned", "untuned", "kept", "trained", "score")
-TRAINING = ("training", "step", "supernet", "own network")  # parts of a client's round in which networks train
+TRAINING = (
+    "training",
+    "step",
+    "supernet",
+    "own network",
+)  # parts of a client's round in which networks train
 POWER = 0.8  # the share of comparisons that see the smallest difference
 Row: TypeAlias = dict[str, Any]  # numbers by column; a column without a number is None
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from fedtailor.report.drawing import HALF, looks
+from fedtailor.report.facts import client_titles
 from fedtailor.report.pictures.networks import SCALE
 from fedtailor.report.representatives import representatives
 from fedtailor.report.search_facts import deployed, searches
@@ -44,11 +45,11 @@ def block_diagrams(groups: Sequence[Group]) -> Drawn | None:
         if there is None or not staged or runs == MAX_RUNS:
             continue
         runs += 1
-        values = accuracies(search.run)
+        values, called = accuracies(search.run), client_titles(groups)
         for client, why in representatives(values, there.genes).items():
             found = stages(choices, there.genes[client])
             name = f"{looks(groups)[search.place].title}\n" if len(groups) > 1 else ""
-            title = f"{name}client {client} ({why}): {percent(values[client])}"
+            title = f"{name}client {called.get(client, client)} ({why}): {percent(values[client])}"
             panels.append(_figure(found, title, _span(choices)))
             rows += [
                 (groups[search.place].name, client, why, stage, number, *_cells(one, number))

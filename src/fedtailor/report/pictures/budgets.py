@@ -1,11 +1,21 @@
 """Whether networks fit the devices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedtailor.report.drawing import HALF, MAX_NAMED, Look, bars, columns, looks, thinned
+from fedtailor.report.drawing import (
+    HALF,
+    MAX_NAMED,
+    Look,
+    axis_names,
+    bars,
+    columns,
+    looks,
+    thinned,
+)
+from fedtailor.report.facts import client_titles
 from fedtailor.report.search_facts import Memory, memory, searches
 from fedtailor.report.svg import INK, LOSER, Drawn, styled
 from fedtailor.runs.comparison import Group
@@ -21,11 +31,12 @@ def memory_budgets(groups: Sequence[Group]) -> Drawn | None:
                 for one in clients
             ]
             names = ("client", "budget MB", "deployed MB", "networks drawn", "that did not fit")
-            return Drawn([_budgets(clients, looks(groups)[search.place])], names, rows)
+            look, called = looks(groups)[search.place], client_titles(groups)
+            return Drawn([_budgets(clients, look, called)], names, rows)
     return None
 
 
-def _budgets(clients: list[Memory], look: Look) -> Figure:
+def _budgets(clients: list[Memory], look: Look, called: Mapping[int, str]) -> Figure:
     drawn = [one.drawn for one in clients]
     overflows = any(any(each) for each in drawn)
     rows = 2 if overflows else 1
@@ -46,8 +57,9 @@ def _budgets(clients: list[Memory], look: Look) -> Figure:
         panels[1].set_ylim(0, 100)
     texts = [f"{one.deployed:,.1f} of {one.budget:,.1f} MB" for one in clients]
     columns(panels[0], [one.client for one in clients], texts)
-    named = [str(one.client) for one in clients] if len(clients) <= MAX_NAMED else []
-    panels[-1].set_xticks(range(len(named)), named, fontsize=9.5 if len(named) <= 20 else 6)
+    named = [one.client for one in clients] if len(clients) <= MAX_NAMED else []
+    names = axis_names(named, called)
+    panels[-1].set_xticks(range(len(names)), names, fontsize=9.5 if len(names) <= 20 else 6)
     panels[-1].set_xlabel("client, the smallest memory first")
     panels[-1].set_xlim(-0.6, len(clients) - 0.4)
     return figure

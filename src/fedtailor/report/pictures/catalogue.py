@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.report.drawing import HALF
+from fedtailor.report.facts import client_titles
 from fedtailor.report.files import svgs_of, write_picture
 from fedtailor.report.pictures import (
     blocks,
@@ -179,10 +180,10 @@ PICTURES = (
 
 def drawn_pictures(groups: Sequence[Group], folder: Path | None) -> list[dict[str, Any]]:
     """Draw what there is to draw, for the page and, where a folder is given, as files."""
-    found = []
+    found, called = [], client_titles(groups)
     for picture in PICTURES:
         drawn = picture.draw(groups)
-        svgs = svgs_of(drawn) if drawn else []
+        svgs = svgs_of(drawn, called) if drawn else []
         if folder:
             write_picture(folder, picture.key, drawn, svgs)
         if drawn:

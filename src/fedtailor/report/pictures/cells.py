@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedtailor.report.drawing import HALF, looks
+from fedtailor.report.facts import client_titles
 from fedtailor.report.representatives import representatives
 from fedtailor.report.search_facts import Deployed, Search, deployed, option_name, searches
 from fedtailor.report.svg import COLOURS, GRID, INK, LOSER, MUTED, PAPER, Drawn, styled
@@ -35,11 +36,11 @@ def searched_cells(groups: Sequence[Group]) -> Drawn | None:
     panels, rows = [], []
     shown = [(one, there) for one in searches(groups) if (there := _cells_of(one))][:MAX_RUNS]
     for search, there in shown:
-        values = accuracies(search.run)
+        values, called = accuracies(search.run), client_titles(groups)
         for client, why in representatives(values, there.genes).items():
             edges = _edges(search, there, client)
             name = f"{looks(groups)[search.place].title}\n" if len(groups) > 1 else ""
-            title = f"{name}client {client} ({why}): {percent(values[client])}"
+            title = f"{name}client {called.get(client, client)} ({why}): {percent(values[client])}"
             panels.append(_figure(edges, title))
             rows += [(groups[search.place].name, client, why, *edge) for edge in edges]
     if not panels:

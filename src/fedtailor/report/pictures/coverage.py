@@ -6,10 +6,11 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from fedtailor.report.drawing import HALF, clip, looks
+from fedtailor.report.drawing import HALF, looks
 from fedtailor.report.option_shares import coverage
 from fedtailor.report.search_facts import Search, option_name, searches
 from fedtailor.report.svg import COLOURS, LOSER, Drawn, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs.comparison import Group
 
 MAX_PANELS = 4  # settings

@@ -1,6 +1,6 @@
 """What data the clients have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +18,14 @@ from fedtailor.report.drawing import (
     looks,
     name_clients,
 )
-from fedtailor.report.facts import Labels, clients_in_order, first_runs, label_counts, unseen_tests
+from fedtailor.report.facts import (
+    Labels,
+    client_titles,
+    clients_in_order,
+    first_runs,
+    label_counts,
+    unseen_tests,
+)
 from fedtailor.report.svg import COLOURS, LOSER, MUTED, Drawn, styled
 from fedtailor.runs.comparison import Group, count_test_images, same_data
 from fedtailor.runs.folder import Run, asked
@@ -35,7 +42,7 @@ def label_distribution(groups: Sequence[Group]) -> Drawn | None:
         return None
     order = [c for c in clients_in_order(groups) if c < len(labels.counts)]
     counts, unseen = labels.counts[order], _unseen(run, order, labels)
-    figure = _picture(run, labels, order, counts, unseen)
+    figure = _picture(run, labels, order, counts, unseen, client_titles(groups))
     if not same_data(first_runs(groups)):
         axes = figure.axes[0]
         axes.set_title(f"{looks(groups)[0].title} only: {axes.get_title('left')}")
@@ -54,6 +61,7 @@ def _picture(
     order: list[int],
     counts: NDArray[np.int64],
     unseen: NDArray[np.int64],
+    called: Mapping[int, str],
 ) -> Figure:
     clients, classes = counts.shape
     height = float(np.clip(0.26 * classes, 1.6, 5.2))
@@ -74,7 +82,7 @@ def _picture(
     sizes.set_title(title)
     _name_classes(axes, labels)
     columns(axes, order, _texts(run, order, counts, unseen))
-    name_clients(axes, order)
+    name_clients(axes, order, called)
     return figure
 
 

@@ -1,13 +1,14 @@
 """Every client's network on every client's data: how personal networks are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from fedtailor.report.drawing import HALF, columns, looks
+from fedtailor.report.drawing import HALF, axis_names, columns, looks
+from fedtailor.report.facts import client_titles
 from fedtailor.report.svg import COLOURS, INK, Drawn, styled
 from fedtailor.report.wording import counted, percent, points
 from fedtailor.runs import pair_table
@@ -30,7 +31,9 @@ def personalisation(groups: Sequence[Group]) -> Drawn | None:
                 found = gain_of(run, weights, epochs, clients)
                 name = f"{look.title}, " if len(groups) > 1 else ""
                 whose, tuned = WHOSE.get(weights, weights), counted(epochs, "epoch")
-                panels.append(_figure(found, f"{name}{whose}, {tuned} of tuning"))
+                panels.append(
+                    _figure(found, f"{name}{whose}, {tuned} of tuning", client_titles(groups))
+                )
                 rows += [
                     (
                         group.name,
@@ -61,7 +64,7 @@ def measured(run: Run) -> list[tuple[str, int, tuple[int, ...]]]:
     return found
 
 
-def _figure(found: Gain, title: str) -> Figure:
+def _figure(found: Gain, title: str, called: Mapping[int, str]) -> Figure:
     order = leaves_list(linkage(found.tuned, "average")).tolist()
     table = found.tuned[np.ix_(order, order)]
     clients = [found.clients[place] for place in order]
@@ -80,8 +83,9 @@ def _figure(found: Gain, title: str) -> Figure:
     columns(axes, clients, [f"own {percent(table[i, i])}" for i in range(len(clients))])
     step = -(-len(clients) // 20)
     places = range(0, len(clients), step)
-    axes.set_xticks(places, [str(clients[place]) for place in places])
-    axes.set_yticks(places, [str(clients[place]) for place in places])
+    names = axis_names([clients[place] for place in places], called)
+    axes.set_xticks(places, names, rotation=90 if max(map(len, names)) > 4 else 0)
+    axes.set_yticks(places, names)
     axes.set_xlabel("network of client")
     axes.set_ylabel("data of client")
     gain, chance = float(found.of_clients.mean()), found.chance

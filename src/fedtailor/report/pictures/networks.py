@@ -9,8 +9,8 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtailor.report.drawing import HALF, MAX_PIXELS, clip, columns, legend, looks, name_clients
-from fedtailor.report.facts import clients_in_order
+from fedtailor.report.drawing import HALF, MAX_PIXELS, columns, legend, looks, name_clients
+from fedtailor.report.facts import client_titles, clients_in_order
 from fedtailor.report.search_facts import (
     Deployed,
     Floats,
@@ -21,6 +21,7 @@ from fedtailor.report.search_facts import (
     searches,
 )
 from fedtailor.report.svg import MUTED, Drawn, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs.comparison import Group
 
 SCALE = LinearSegmentedColormap.from_list("options", ("#0072b2", "#bdbdbd", "#e69f00"))
@@ -66,7 +67,7 @@ def _map(search: Search, there: Deployed, groups: Sequence[Group]) -> Figure:
     if written:
         _write_options(cells, search, there, order)
     columns(cells, order, [f"{len(set(there.genes[c]))} different options" for c in order])
-    name_clients(cells, order)
+    name_clients(cells, order, client_titles(groups))
     if entropies := mean_entropies(search.found):
         undecided.barh(range(len(choices)), list(entropies.values()), height=0.7, color=MUTED)
     else:

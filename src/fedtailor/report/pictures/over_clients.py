@@ -1,6 +1,6 @@
 """Accuracy over clients: who is served well, and who gains."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from fedtailor.report.drawing import (
     same_as_earlier,
     tell,
 )
-from fedtailor.report.facts import Gain, clients_in_order, gains
+from fedtailor.report.facts import Gain, client_titles, clients_in_order, gains
 from fedtailor.report.svg import LOSER, MUTED, Drawn, styled
 from fedtailor.report.wording import percent, points, within
 from fedtailor.runs.comparison import Group, interval
@@ -92,10 +92,10 @@ def gain_per_client(groups: Sequence[Group]) -> Drawn | None:
         return None
     shown = set().union(*(gain.per_client for gain in found))
     order = [client for client in clients_in_order(groups) if client in shown]
-    drawn = found[:MAX_GAINS]
+    drawn, called = found[:MAX_GAINS], client_titles(groups)
     values = [100 * v for gain in drawn for v in gain.per_client.values()]
     limits = min(0.0, *values) * 1.08, max(0.0, *values) * 1.08
-    panels = [_gain(gain, order, every[gain.group], limits) for gain in drawn]
+    panels = [_gain(gain, order, every[gain.group], limits, called) for gain in drawn]
     rows = [
         (groups[gain.group].name, gain.over, c, v)
         for gain in found
@@ -131,7 +131,13 @@ def _thinned(values: np.ndarray) -> np.ndarray:
     return np.quantile(values, np.linspace(0, 1, MAX_STEPS), method="nearest")
 
 
-def _gain(gain: Gain, order: list[int], look: Look, limits: tuple[float, float]) -> Figure:
+def _gain(
+    gain: Gain,
+    order: list[int],
+    look: Look,
+    limits: tuple[float, float],
+    called: Mapping[int, str],
+) -> Figure:
     figure = Figure(figsize=(HALF, 2.6), layout="constrained")
     axes = figure.subplots()
     shares = [gain.per_client.get(client, np.nan) for client in order]
@@ -150,7 +156,7 @@ def _gain(gain: Gain, order: list[int], look: Look, limits: tuple[float, float])
     axes.set_ylabel(f"points over\n{gain.over}")
     texts = ["not tested" if np.isnan(v) else f"{points(v)} points" for v in shares]
     columns(axes, order, texts)
-    name_clients(axes, order)
+    name_clients(axes, order, called)
     return figure
 
 

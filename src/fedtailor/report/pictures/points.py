@@ -9,11 +9,11 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedtailor.report.drawing import HALF, MAX_TOLD, Look, clip, dots, legend, looks
+from fedtailor.report.drawing import HALF, MAX_TOLD, Look, dots, legend, looks
 from fedtailor.report.likeness import Floats, Likeness, likeness
 from fedtailor.report.search_facts import deployed, searches
 from fedtailor.report.svg import INK, Drawn, styled
-from fedtailor.report.wording import percent
+from fedtailor.report.wording import clip, percent
 from fedtailor.runs.comparison import Group, accuracies
 
 MAX_PANELS = 4  # settings

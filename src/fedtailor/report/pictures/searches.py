@@ -6,11 +6,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedtailor.report.drawing import HALF, clip, legend, line_keys, looks
+from fedtailor.report.drawing import HALF, legend, line_keys, looks
 from fedtailor.report.option_shares import Shares, option_shares, skip_share
 from fedtailor.report.pictures.networks import square
 from fedtailor.report.search_facts import Band, Search, over_rounds, searches
 from fedtailor.report.svg import COLOURS, GRID, LOSER, MUTED, Drawn, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs.comparison import Group
 
 MORE = ("#f0e442", "#7b5ea7", "#a65628", "#4dac26", "#000080")  # options beyond the page's colours

@@ -1,14 +1,16 @@
 """Where time went: round by round, and within a client's part of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedtailor.report.client_rounds import Failed, Work, client_rounds, failed_clients
-from fedtailor.report.drawing import HALF, Look, clip, legend, looks
+from fedtailor.report.drawing import HALF, Look, axis_names, legend, looks
+from fedtailor.report.facts import client_titles
 from fedtailor.report.pictures.networks import square
 from fedtailor.report.svg import COLOURS, INK, LOSER, Drawn, styled
+from fedtailor.report.wording import clip
 from fedtailor.runs.comparison import Group
 from fedtailor.runs.cost_summary import costs
 
@@ -34,7 +36,8 @@ def timeline(groups: Sequence[Group]) -> Drawn | None:
             panels.append((works, failed, look))
     if not panels:
         return None
-    drawn = [_gantt(*panel, several=len(groups) > 1) for panel in panels[:MAX_PANELS]]
+    called, several = client_titles(groups), len(groups) > 1
+    drawn = [_gantt(*panel, called, several) for panel in panels[:MAX_PANELS]]
     names = ("setting", "round", "client", "start", "seconds", "waited for", "failed")
     return Drawn(drawn, names, rows)
 
@@ -70,7 +73,9 @@ def parts_of_a_round(groups: Sequence[Group]) -> Drawn | None:
     return Drawn([figure], columns, rows)
 
 
-def _gantt(works: list[Work], failed: list[Failed], look: Look, several: bool) -> Figure:
+def _gantt(
+    works: list[Work], failed: list[Failed], look: Look, called: Mapping[int, str], several: bool
+) -> Figure:
     last = max(work.round for work in works) - MAX_ROUNDS
     works = [work for work in works if work.round > last]
     failed = [one for one in failed if one.round > last]
@@ -89,10 +94,10 @@ def _gantt(works: list[Work], failed: list[Failed], look: Look, several: bool) -
             (row - 0.38, 0.76),
             facecolors=[LOSER if work.slowest else look.colour for work in own],
         )
-        bars.set_gid(f"client:{client}:client {client}: slowest in {slowest} of {len(own)} rounds")
+        bars.set_gid(f"client:{client}:slowest in {slowest} of {len(own)} rounds")
     crosses = [one for one in failed if one.client in rows]
     axes.plot([f.start for f in crosses], [rows[f.client] for f in crosses], "x", color=INK)
-    axes.set_yticks(range(len(shown)), [str(client) for client in shown], fontsize=7.5)
+    axes.set_yticks(range(len(shown)), axis_names(shown, called), fontsize=7.5)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("seconds, by the run's clock")
