@@ -204,12 +204,13 @@ def _start(parts: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     arch, init = parts.get("space_arch", "middle"), parts.get("space_init")
     if arch not in ARCHS:
-        if not isinstance(arch, list | str) or not parts["space"].choices:
+        space = parts["space"]
+        word = isinstance(arch, str) and " " not in arch and len(arch) != len(space.choices)
+        if not isinstance(arch, list | str) or word:
             raise UserError(
                 f"space.arch: must be one of {', '.join(ARCHS)}, or of a search space the text of "
-                "an architecture or a list of genes"
+                f"an architecture or a list of genes, not {arch!r}"
             )
-        space = parts["space"]
         text = isinstance(arch, str)
         found["space_arch"] = read_arch(space, arch) if text else genes.check(space, tuple(arch))
     if init is not None:
