@@ -111,10 +111,9 @@ def _stage(axes: Axes, row: int, stage: Stage, span: tuple[float, float]) -> Non
         return
     for number in range(1, int(stage.all["depth"]) + 1):
         known = stage.layer(number)
-        size = known.get("expansion")
         shade = 0.5
-        if size is not None and span[0] != span[1]:
-            shade = (float(size) - span[0]) / (span[1] - span[0])
+        if "expansion" in known and span[0] < span[1]:
+            shade = (float(known["expansion"]) - span[0]) / (span[1] - span[0])
         box = FancyBboxPatch(
             (number - 0.95, row - 0.36), 0.9, 0.72, boxstyle="round,pad=0,rounding_size=0.08",
             facecolor=SCALE(float(np.clip(shade, 0, 1))), edgecolor=MUTED, linewidth=0.6,

@@ -105,7 +105,12 @@ def _arrow(
     if y0 == y1:
         bend = (-1.0 if y0 > 0 else 1.0) * (0.0 if x1 - x0 < 2 else 0.34 if x1 - x0 < 4 else 0.27)
     style = f"arc3,rad={bend}"
-    how = {"edgelist": [edge], "ax": axes, "connectionstyle": style, "edge_color": colour}
+    how: dict[str, Any] = {
+        "edgelist": [edge],
+        "ax": axes,
+        "connectionstyle": style,
+        "edge_color": colour,
+    }
     nx.draw_networkx_edges(graph, PLACES, style=line, width=1.3, arrowsize=7, node_size=330, **how)
     if label:
         at = 0.5 if y0 == y1 else 0.3 if edge[0].startswith("c_") else 0.4
