@@ -37,7 +37,7 @@ def timeline(groups: Sequence[Group]) -> Drawn | None:
     if not panels:
         return None
     called, several = client_titles(groups), len(groups) > 1
-    drawn = [_gantt(*panel, called, several) for panel in panels[:MAX_PANELS]]
+    drawn = [_gantt(*panel, called=called, several=several) for panel in panels[:MAX_PANELS]]
     names = ("setting", "round", "client", "start", "seconds", "waited for", "failed")
     return Drawn(drawn, names, rows)
 
