@@ -104,7 +104,7 @@ def test_shifted_images_are_the_same_whoever_hosts_them(tiny: Tiny, tmp_path: Pa
     assert all(np.array_equal(before[name], after[name]) for name in before)
     table = client_table(groups(found[:1]))
     assert table is not None and table["columns"][-1] == "shift"
-    assert {client: cells[-1].text for client, cells in table["rows"]}[4] == "noise 0.1"
+    assert {client: cells[-1].text for client, _, cells in table["rows"]}[4] == "noise 0.1"
     both = client_table(groups([plain, found[0]]))
     assert both is not None and "shift" not in both["columns"]  # other clients
     other = tiny(**shift, data__shift_strength=2.0)

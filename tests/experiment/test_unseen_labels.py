@@ -86,7 +86,7 @@ def test_show_and_report_tell_them_apart(whole: Run):
     assert cells["unseen labels"].value == summary["unseen_labels"]["mean"]
     clients = client_table(groups([whole]))
     assert clients is not None and clients["columns"][-2:] == ["seen labels", "unseen labels"]
-    for client, cells in clients["rows"]:
+    for client, _, cells in clients["rows"]:
         assert cells[-1].value == summary["unseen_labels"]["per_client"][str(client)]
 
 

@@ -150,7 +150,10 @@ def test_the_verbs(runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureF
     [
         (["export"], "name a client with --client, or all of them with --all"),
         (["export", "--client", "0"], "name a form: --onnx FILE, --torch DIR or --hub DIR"),
-        (["export", "--client", "7", "--hub", "x"], "has no client 7; there are 0 to 2"),
+        (
+            ["export", "--client", "7", "--hub", "x"],
+            "there are 3 clients, numbered from 0; 7 is none of them",
+        ),
         (["predict", "--client", "0"], "name an image file"),
         (["predict", "a.png"], "--client says whose model of the run"),
         (["predict", "--client", "0", "none.png"], "none.png cannot be read as an image"),

@@ -47,9 +47,7 @@ def run(
     progress = progress or RunProgress()
     with started_engine(made.engine) as engine:
         progress.doing = "reading and dealing the data"
-        federation = load_federation(made.data)
-        progress.doing = "checking space and method"
-        prepared = prepare(made, federation)
+        prepared = prepare(made, load_federation(made.data))  # nobody else holds the images
         folder = create(path, prepared, Path(made.start) if made.start else None)
         progress.doing = "giving the data to the workers"
         prepared = open_engine(engine, prepared, folder)

@@ -67,7 +67,7 @@ class Run:
         Where clients keep their data to themselves there is no such file, and none of `only`.
         """
         if not only:
-            return self._partition
+            return dict(self._partition)
         return self._arrays(only) if (self.path / "partition.npz").is_file() else {}
 
     @cached_property
