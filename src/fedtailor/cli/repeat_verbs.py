@@ -24,7 +24,7 @@ def rerun(path: Path, /, *, out: Path | None = None) -> None:
 
     target = out or rerunning.default_path(path)
     again = f"fedtailor rerun {path} --out {target}"
-    with run_verbs._followed(target, again) as progress:
+    with run_verbs.followed(target, again) as progress:
         new, difference = rerunning.rerun(path, target, progress)
     if difference is not None:
         fail(f"{target} is not what {path} is; the first difference: {difference}", 1)
@@ -62,7 +62,7 @@ def sweep(
     runs = []
     for number, (path, config) in enumerate(planned.items(), start=1):
         print(f"run {number} of {len(planned)}: {path}", flush=True)
-        with run_verbs._followed(path, again) as progress:
+        with run_verbs.followed(path, again) as progress:
             runs.append(sweeping.go_on(path, config, progress))
         write_report([runs[-1]], path / "report.html", path / "figures")
     print("\n".join(comparison_text.lines(compare(groups(runs)))))

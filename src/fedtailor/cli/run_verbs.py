@@ -70,7 +70,7 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
     path = out or default_path(config)
     for text in config.warnings():
         warn(text)
-    with _followed(path) as progress:
+    with followed(path) as progress:
         found = lifecycle.run(config, path, progress)
     _finish(found, as_json)
 
@@ -92,7 +92,7 @@ def resume(path: Path, /, *overrides: str, as_json: AsJson = False) -> None:
 
     if overrides:
         warn(extend(path, dict(parse_override(text) for text in overrides)))
-    with _followed(path) as progress:
+    with followed(path) as progress:
         found = lifecycle.resume(path, progress)
     _finish(found, as_json)
 
@@ -138,7 +138,7 @@ def onboard(
     changes |= {} if data is None else {"data.path": data}
     changes |= {} if rounds is None else {"rounds": rounds}
     target = out or onboarding.default_path(path)
-    with _followed(target) as progress:
+    with followed(target) as progress:
         found = onboarding.onboard(path, target, progress, **changes)
     _finish(found, as_json)
     for text in database.warnings(found.db):
@@ -181,7 +181,7 @@ def gain(
 
     more = "" if clients is None else f" --clients {clients}"
     again = f"fedtailor gain {path} --epochs {epochs} --weights {weights}{more}"
-    with _followed(path, again) as progress:
+    with followed(path, again) as progress:
         found = measure_gain(path, epochs, weights, clients, progress)
     if as_json:
         print_json(found)
@@ -190,7 +190,7 @@ def gain(
 
 
 @contextmanager
-def _followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
+def followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     """Show how far a run is while the body does it; say how to go on if it ends early."""
     from fedtailor.cli import terminal
     from fedtailor.experiment.progress import RunProgress
