@@ -52,7 +52,9 @@ def test_names_go_from_the_data_to_the_run_folder_and_the_report(
         client_number(found, "3")
     page = write_report([found], tmp_path / "page.html", None).read_text(encoding="utf-8")
     assert '<th scope="row">klinik-ö (1)</th>' in page
-    assert "klinik-ö" in re.sub(r"<table.*?</table>", "", page, flags=re.DOTALL), "on an axis"
+    pictures = re.sub(r"<table.*?</table>", "", page, flags=re.DOTALL)
+    assert re.search(r"<text[^>]*>klinik-ö \(1\)</text>", pictures), "on an axis"
+    assert re.search(r'data-client="1"><title>client klinik-ö \(1\): ', pictures), "to a pointer"
 
 
 def test_clients_of_data_without_names_are_numbers(

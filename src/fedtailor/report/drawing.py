@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -22,7 +22,7 @@ WORST = (0, (4, 2))  # the line of the worst tenth
 OVER = (0, (3, 3))  # a line upon an equal one, which shows between its dashes
 MAX_BARS = 60  # clients drawn one by one
 MAX_NAMED = 40  # clients with room for their numbers below the axis
-MAX_LETTERS = 20  # of a client's name there
+MAX_LETTERS = 18  # of a client's name there
 NAMED_AT_ONCE = 20  # numbers of clients on an axis
 MAX_TOLD = 600  # points of a picture that each say their client
 MAX_PIXELS = 1000  # columns that a picture has room for
@@ -123,7 +123,11 @@ def name_clients(axes: Axes, order: Sequence[int], called: Mapping[int, str]) ->
     named = len(order) <= MAX_NAMED
     places = range(0, len(order), -(-len(order) // NAMED_AT_ONCE)) if named and order else []
     names = axis_names([order[place] for place in places], called)
-    axes.set_xticks(places, names, rotation=90 if max(map(len, names), default=0) > 4 else 0)
+    longest = max(map(len, names), default=0)
+    axes.set_xticks(places, names, rotation=90 if longest > 4 else 0)
+    if longest > 4:  # names must not take from the panel
+        figure = cast(Figure, axes.figure)
+        figure.set_figheight(figure.get_figheight() + 0.07 * longest)
     by = "by number" if list(order) == sorted(order) else "the largest gain first"
     axes.set_xlabel("client" if named else f"the {len(order):,} clients, {by}")
     axes.set_xlim(-0.6, len(order) - 0.4)
