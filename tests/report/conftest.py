@@ -11,7 +11,7 @@ from fedtailor.runs.folder import Run
 from tests.helpers.sample_runs import table
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hold runs that no test may change."""
     folder = tmp_path_factory.mktemp("runs")

@@ -20,11 +20,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture
-def page(fedavg: Run, tmp_path: Path) -> Path:
-    budget = {"memory_mb": {"uniform": [1.0, 8.0]}}
-    search = made_up(tmp_path / "search", space={"name": "darts", "preset": "cpu"}, budget=budget)
-    return write_report([fedavg, search], tmp_path / "page.html", tmp_path / "figures")
+@pytest.fixture(scope="module")
+def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out, budget = tmp_path_factory.mktemp("page"), {"memory_mb": {"uniform": [1.0, 8.0]}}
+    search = made_up(out / "search", space={"name": "darts", "preset": "cpu"}, budget=budget)
+    return write_report([Run(folder / "fedavg"), search], out / "page.html", out / "figures")
 
 
 def test_screens(browser: Browser, page: Path):
