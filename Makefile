@@ -16,7 +16,7 @@ setup: .venv/installed  ## make .venv with the tested versions of everything
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch .venv/installed
 
-demo: setup  ## compare local training, FedAvg, PerFedRLNAS, PerFedSDE-NAS and SPIDER on digits, in two minutes or so
+demo: setup  ## compare local training, FedAvg, PerFedRLNAS, PerFedSDE-NAS and SPIDER on digits, in under three minutes
 	@$(BIN)/fedtailor demo
 
 test: lint  ## check style and types, run all tests

@@ -19,7 +19,7 @@ Out = Annotated[Path | None, Parameter(help="The run folder; by default a new on
 
 
 def demo(out: Out = None) -> None:
-    """Compare training alone and together with three searches, on digits, in two minutes or so.
+    """Compare training alone and together with three searches, on digits, in under three minutes.
 
     Eight clients with uneven classes train alone (local) and together (FedAvg); then each gets an
     architecture of its own, found by the server (PerFedRLNAS) or by the client (PerFedSDE-NAS,
