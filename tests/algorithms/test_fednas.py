@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fedtailor.algorithms._replies import ReplyError, check_reply
 from fedtailor.algorithms.fednas import ALPHAS, FedNAS, Found, Seen
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
@@ -352,3 +353,13 @@ def test_a_fixed_model_is_fedavgs(silo: Silo):
     learn.fit(learn.joined(client), alone, how)
     assert own.val and equal(reply.message.tensors, alone.weights())
     assert how.inspect(client.setting.space, state).keys() == {"choices"}
+
+
+def test_alphas_may_neither_be_left_out_while_all_search_nor_come_later():
+    forms, weights, alphas = FedNAS().sends(), {"w": torch.zeros(2)}, {ALPHAS: torch.zeros(3)}
+    searching, after = Message(weights | alphas), Message(weights)
+    assert check_reply(forms, searching, searching) == check_reply(forms, after, after)
+    with pytest.raises(ReplyError, match=f"'{ALPHAS}' is missing"):
+        check_reply(forms, searching, after)
+    with pytest.raises(ReplyError, match=f"'{ALPHAS}', which is not declared"):
+        check_reply(forms, after, searching)
