@@ -158,6 +158,18 @@ class UsedArch:
 
 
 @dataclass(frozen=True)
+class Offspring:
+    """An architecture that a client's search proposed, by its scores: which it is, is not told."""
+
+    iteration: int  # of the client's round, from 0
+    source: str  # what proposed it
+    predicted: float | None  # what a surrogate thought it would score; None: nothing did
+    measured: float  # what it scored
+    survived: bool  # whether it was among the best of population and offspring
+    population: float | None  # mean score, with the same weights, of those it was proposed to join
+
+
+@dataclass(frozen=True)
 class Spent:
     """What a part of a client's or the server's work took."""
 
@@ -173,6 +185,7 @@ class Log:
     metrics: tuple[Metric, ...] = ()
     architectures: tuple[UsedArch, ...] = ()
     times: tuple[Spent, ...] = ()  # a Stopwatch's; none: the step is filed as one part
+    offspring: tuple[Offspring, ...] = ()  # of a search: what was predicted, and what came of it
 
     @classmethod
     def of(cls, **measured: float) -> "Log":
