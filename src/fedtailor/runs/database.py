@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import NEVER, Budget, ClientInfo, Json, Spent
+from fedtailor.core.records import NEVER, Budget, ClientInfo, Json, Spent
 from fedtailor.runs.record import RoundRecord
 from fedtailor.runs.schema import OFFSPRING, SCHEMA, TIMING
 

@@ -5,7 +5,7 @@ import time
 from dataclasses import astuple, dataclass, field
 from typing import TypeAlias
 
-from fedtailor.core.types import Json, Log, Spent, UsedArch
+from fedtailor.core.records import Json, Log, Spent, UsedArch
 
 ArchRow: TypeAlias = tuple[int, int, str, str, float | None, str, str]
 OffspringRow: TypeAlias = tuple[int, int, int, str, float | None, float, bool, float | None]
