@@ -49,7 +49,7 @@ REPEATS = 3  # of each wall time
 class Noting(PerFedSDENAS):
     """Notes what it proposes, by iteration; or proposes what is noted, which takes no time."""
 
-    notes: dict[int, list[Arch]] = field(default_factory=dict)
+    notes: dict[int, tuple[list[Arch], list[float] | None]] = field(default_factory=dict)
     replays: bool = False
 
     def _offspring(
@@ -60,7 +60,7 @@ class Noting(PerFedSDENAS):
         known: Population,
         iteration: int,
         watch: Stopwatch,
-    ) -> list[Arch]:
+    ) -> tuple[list[Arch], list[float] | None]:
         if not self.replays:
             found = super()._offspring(client, own, population, known, iteration, watch)
             self.notes[iteration] = found

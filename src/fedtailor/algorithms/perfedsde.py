@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fedtailor.algorithms._base import Algorithm, to_all
 from fedtailor.algorithms._replies import Forms, Sent
-from fedtailor.algorithms._search_log import searched_archs, trained_accuracies
+from fedtailor.algorithms._search_log import offspring_scores, searched_archs, trained_accuracies
 from fedtailor.core.beside import beside, naming
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
@@ -48,6 +48,7 @@ from fedtailor.core.types import (
     Log,
     Message,
     Metric,
+    Offspring,
     Reply,
     Result,
     Server,
@@ -187,26 +188,28 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
             trainer, loss = SupernetTrainer(client, store, self), 0.0
             with watch.part("preliminary evaluation"):
                 population = self._scored(client, store, own.population.archs)  # 10
-            known = population
+            known, notes = population, ()
             for j in range(self.iterations):  # 8
                 proposing = partial(self._offspring, client, own, population, known, j, watch)
                 with beside(proposing, "proposing architectures", client.spare > 0) as proposed:
                     archive = self._archive(population)  # 16
                     with watch.part("training"), naming("training"):
                         loss = trainer.epochs(self.epochs, schemes.among(archive))  # 17
-                offspring = proposed()  # 12 to 14
+                offspring, predicted = proposed()  # 12 to 14
                 again = population.archs if self.reevaluate == "iteration" else ()
                 with watch.part("evaluation"):
                     scored = self._scored(client, store, (*again, *offspring))  # 19
                 known = scored if again else known + scored
-                population = survivors(population + scored, size)  # 20
+                before, population = population, survivors(population + scored, size)  # 20
+                notes += self._notes(j, predicted, scored, before, population)
             best = survivors(population, 1).archs[0]
             with watch.part("evaluation"):
                 network = self._network(client, store, best)  # 22
             update = supernet_update(self.merge, store, trainer) if self.epochs else {}  # 23
         weights = network.weights() if self.epochs else {}
         own = Search(population, self._archive(population), best, weights, own.embedding)
-        return own, Reply(Message(update), self._log(client, own, network, loss, watch))
+        log = replace(self._log(client, own, network, loss, watch), offspring=notes)
+        return own, Reply(Message(update), log)
 
     def aggregate(self, server: Server, state: Supernet, results: Iterable[Result]) -> Supernet:
         """26: merge what clients trained, entry by entry."""
@@ -255,18 +258,39 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
         known: Population,
         iteration: int,
         watch: Stopwatch,
-    ) -> list[Arch]:
-        """12 to 14: it sees the client's own search alone, and draws by its own key."""
+    ) -> tuple[list[Arch], list[float] | None]:
+        """12 to 14: it sees the client's own search alone, and draws by its own key.
+
+        With the offspring comes what they are expected to score, if the surrogate expects anything.
+        """
         space, rng = client.setting.space, client.rng(f"propose/{iteration}")
         if not space.choices:
-            return []
+            return [], None
         with watch.part("generation", counts=False):
             learned = known if self.surrogate == "ridge" else population  # a ridge gains by all
             guess = surrogate.fit(space, learned.archs, learned.scores, self.surrogate)  # 12
             number = self.offspring if self.surrogate == "none" else self.candidates
             source = self.source(space).proposer(own.embedding)
             candidates = source.propose(space, population, number, rng)  # 13
-            return choose(guess, candidates, self.offspring)  # 14
+            chosen = choose(guess, candidates, self.offspring)  # 14
+            return chosen, None if self.surrogate == "none" else guess.predict(chosen).tolist()
+
+    def _notes(
+        self,
+        iteration: int,
+        predicted: list[float] | None,
+        scored: Population,
+        before: Population,
+        after: Population,
+    ) -> tuple[Offspring, ...]:
+        """Tell of the offspring; beside a population only if its scores are of the same weights."""
+        first = len(before) if self.reevaluate == "iteration" else 0
+        again, new = (
+            Population(scored.archs[part], scored.scores[part])
+            for part in (slice(first), slice(first, None))
+        )
+        joined = again if first else None if self.epochs else before
+        return offspring_scores((iteration, self.proposer), predicted, new, joined, after)
 
     def _network(self, client: Client, store: Store, arch: Arch) -> Network:
         """Return an architecture with the store's weights, ready to be used."""

@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
-Arch: TypeAlias = tuple[int, ...]  # the option taken at each Choice; () for a fixed model
+from fedtailor.core.records import Arch
 
 
 @dataclass(frozen=True)

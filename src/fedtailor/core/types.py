@@ -2,25 +2,33 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from fedtailor.core.records import (
+    NEVER,
+    Arch,
+    Budget,
+    ClientInfo,
+    Json,
+    Log,
+    Metric,
+    Offspring,
+    Spent,
+    UsedArch,
+)
 from fedtailor.core.rng import rng_for
-from fedtailor.core.space import Arch, SearchSpace, Task
+from fedtailor.core.space import SearchSpace, Task
+
+__all__ = [
+    "NEVER", "Augment", "Batch", "Budget", "Client", "ClientInfo", "Examples", "Failure", "Json",
+    "Log", "Message", "Meter", "Metric", "Offspring", "Reply", "Result", "Server", "Setting",
+    "Spent", "Tensors", "UsedArch",
+]  # fmt: skip
 
 Tensors: TypeAlias = dict[str, Tensor]
-Json: TypeAlias = Any  # None, bool, int, float, str, list or dict with string keys
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a client's device can do."""
-
-    memory_mb: float | None = None  # None: no limit
-    speed: float = 1e10  # multiply-adds per second in training
-    mbps: float = 100.0  # megabits per second, up and down alike
 
 
 @dataclass(frozen=True)
@@ -33,15 +41,6 @@ class Setting:
     seed: int
     arch: Arch = ()  # what an algorithm that does not search trains
     init: str | None = None  # a file of weights to start from
-
-
-@dataclass(frozen=True)
-class ClientInfo:
-    """What the server knows of a client: told at registration, before any round."""
-
-    id: int
-    examples: int  # training examples
-    budget: Budget = Budget()
 
 
 @dataclass(frozen=True)
@@ -137,55 +136,11 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One measured number of one client: split is train, val, test or server (its own view)."""
-
-    split: str
-    name: str
-    value: float
-    model: str = ""  # untuned, tuned or trained, where it was measured on a model
-
-
-@dataclass(frozen=True)
-class UsedArch:
-    """An architecture that a client trained, or would deploy."""
-
-    arch: Arch
-    score: float | None = None  # what it was judged by: validation accuracy, unless told otherwise
-    cost: dict[str, float] = field(default_factory=dict)
-    role: str = "trained"  # in a round; or "deployed"
-    idle: tuple[int, ...] = ()  # places of genes that make no difference, as of absent layers
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What a part of a client's or the server's work took."""
-
-    part: str
-    seconds: float  # of a CPU
-    macs: float = 0.0  # multiply-adds
-
-
-@dataclass(frozen=True)
-class Log:
-    """What a step measured; it stays with the client, and in simulation goes to the run folder."""
-
-    metrics: tuple[Metric, ...] = ()
-    architectures: tuple[UsedArch, ...] = ()
-    times: tuple[Spent, ...] = ()  # a Stopwatch's; none: the step is filed as one part
-
-    @classmethod
-    def of(cls, **measured: float) -> "Log":
-        """Tell what was measured in training: `Log.of(loss=0.3)`."""
-        return cls(tuple(Metric("train", name, value) for name, value in measured.items()))
-
-
-@dataclass(frozen=True)
 class Reply:
     """A client's answer: `message` goes to the server, `log` does not."""
 
     message: Message = field(default_factory=Message)
-    log: Log = Log()
+    log: Log = field(default_factory=Log)
 
 
 @dataclass(frozen=True)
@@ -197,9 +152,6 @@ class Result:
     message: Message
     seconds: float  # round time, modelled or measured
     version: int  # the round whose server state the client trained from
-
-
-NEVER = -1  # the version of a client that has not trained yet
 
 
 @dataclass(frozen=True)

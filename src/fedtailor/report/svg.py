@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from fedtailor.runs.comparison import Group
@@ -86,6 +87,7 @@ def to_svg(figure: Figure, called: Mapping[int, str] = {}) -> str:
     with rc_context(STYLE), warnings.catch_warnings():
         # Text stays text: the reader's fonts draw it, not the one that measures it here.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
+        _lay_out(figure)
         figure.savefig(file, format="svg", metadata=nothing)
     told = r'<g id="(client|column):(\d+):([^"]*)">'
 
@@ -95,6 +97,14 @@ def to_svg(figure: Figure, called: Mapping[int, str] = {}) -> str:
         return f'<g class="{kind}" data-client="{client}"><title>client {who}: {text}</title>'
 
     return re.sub(told, group, file.getvalue())
+
+
+def _lay_out(figure: Figure) -> None:
+    """Lay a figure out once and for all: saving would draw everything another time for that."""
+    FigureCanvasSVG(figure)  # by whose letters it is measured
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def inline(svg: str, name: str, title: str) -> str:

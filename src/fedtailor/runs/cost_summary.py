@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.core.types import Spent
+from fedtailor.core.records import Spent
 from fedtailor.runs import database
 from fedtailor.runs.folder import Run
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import NEVER, Budget, ClientInfo, Json, Spent
+from fedtailor.core.records import NEVER, Budget, ClientInfo, Json, Spent
 from fedtailor.runs.record import RoundRecord
-from fedtailor.runs.schema import SCHEMA, TIMING
+from fedtailor.runs.schema import OFFSPRING, SCHEMA, TIMING
 
 Version: TypeAlias = tuple[int, int]  # client, and the round that made its private state
 
@@ -118,6 +118,9 @@ def _insert(connection: sqlite3.Connection, record: RoundRecord) -> None:
     if record.timings:
         connection.execute(TIMING)
         insert("INSERT INTO timing VALUES (?, ?, ?, ?, ?)", record.timings)
+    if record.offspring:
+        connection.execute(OFFSPRING)
+        insert("INSERT INTO offspring VALUES (?, ?, ?, ?, ?, ?, ?, ?)", record.offspring)
     insert("INSERT INTO event VALUES (?, ?, ?, ?, ?)", record.events)
     insert("INSERT INTO version VALUES (?, ?, ?)", record.versions)
     if record.search is not None:

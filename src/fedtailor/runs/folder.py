@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.core import codec, files
+from fedtailor.core import files
 from fedtailor.core.errors import UserError
 from fedtailor.runs import database
 from fedtailor.runs.database import Database
@@ -99,6 +99,8 @@ class Run:
 
     def commit(self, record: RoundRecord, server: Any) -> None:
         """Write a round and the server's state after it: all or nothing."""
+        from fedtailor.core import codec  # it imports torch, which looking at a run does not need
+
         name = f"server-round-{record.round:06d}.safetensors"
         codec.write(self.states / name, server)
         for file in (name, *(state_file(*version[:2]) for version in record.versions)):

@@ -2,12 +2,13 @@
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TypeAlias
 
-from fedtailor.core.types import Json, Log, Spent, UsedArch
+from fedtailor.core.records import Json, Log, Spent, UsedArch
 
 ArchRow: TypeAlias = tuple[int, int, str, str, float | None, str, str]
+OffspringRow: TypeAlias = tuple[int, int, int, str, float | None, float, bool, float | None]
 
 
 @dataclass
@@ -19,6 +20,7 @@ class RoundRecord:
     architectures: list[ArchRow] = field(default_factory=list)
     messages: list[tuple[int, int, str, int]] = field(default_factory=list)
     timings: list[tuple[int, int | None, str, float, float]] = field(default_factory=list)
+    offspring: list[OffspringRow] = field(default_factory=list)
     events: list[tuple[int, int | None, str, str, float]] = field(default_factory=list)
     versions: list[tuple[int, int, str]] = field(default_factory=list)
     search: dict[str, Json] | None = None  # what is known of it, if somebody looked
@@ -32,6 +34,7 @@ class RoundRecord:
             (self.round, client, m.split, m.model, m.name, m.value) for m in log.metrics
         ]
         self.architectures += [_row(self.round, client, used) for used in log.architectures]
+        self.offspring += [(self.round, client, *astuple(one)) for one in log.offspring]
         for spent in log.times:
             self.spent(client, spent)
 

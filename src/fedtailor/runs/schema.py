@@ -16,6 +16,9 @@ CREATE TABLE version(client INTEGER, round INTEGER, digest TEXT,
 """
 TIMING = """CREATE TABLE IF NOT EXISTS
     timing(round INTEGER, client INTEGER, part TEXT, seconds REAL, macs REAL)"""
+OFFSPRING = """CREATE TABLE IF NOT EXISTS offspring(round INTEGER, client INTEGER,
+    iteration INTEGER, source TEXT, predicted REAL, measured REAL, survived INTEGER,
+    population REAL)"""
 GAIN = """CREATE TABLE IF NOT EXISTS gain(weights TEXT, epochs INTEGER, client INTEGER,
     network INTEGER, untuned REAL, tuned REAL, digest TEXT,
     PRIMARY KEY (weights, epochs, network, client)) WITHOUT ROWID"""
@@ -27,6 +30,10 @@ GAIN = """CREATE TABLE IF NOT EXISTS gain(weights TEXT, epochs INTEGER, client I
 #            of the files that a client needs, in the first round that it trains in
 # timing     CPU seconds and multiply-adds of the parts of a step of training; client NULL: of the
 #            server's own work. Runs that were made before it was kept have no such table
+# offspring  what a client's search proposed: by whom, what it was thought to score (NULL: nobody
+#            thought), what it scored, whether it survived, and the mean score with the same weights
+#            of those it was proposed to join (NULL: theirs is of other weights). Only runs of such
+#            searches have it, and none that was made before it was kept
 # gain       test accuracies of one client's network on a client's data, as it came and tuned for so
 #            many epochs; weights: theirs or global; digest: of the network as it came. Only runs
 #            that were asked for it (`fedtailor gain`) have such a table

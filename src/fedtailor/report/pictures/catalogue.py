@@ -19,10 +19,12 @@ from fedtailor.report.pictures import (
     labels,
     matrix,
     networks,
+    offspring,
     over_clients,
     over_rounds,
     points,
     searches,
+    surrogate,
     time_spent,
 )
 from fedtailor.report.svg import Draw, Drawn, inline
@@ -127,6 +129,27 @@ PICTURES = (
         "Of all choices of all networks that clients trained in a round (or, where they search for "
         "themselves, that their archives kept or that was left), the share that took each option.",
         searches.options_over_rounds,
+    ),
+    Picture(
+        "surrogate",
+        "Can the predictions be trusted?",
+        "Each mark is a candidate that a client's surrogate chose: what it was thought to score "
+        "and what it scored, both less the mean of those scored together (one client's, in one "
+        "iteration), since others were scored with other weights or images; the line is the mean, "
+        "dashed is as predicted, marks far outside are cut off. Kendall's tau says how well the "
+        "chosen were ranked (1 perfectly, 0 by chance): its mean over the round's clients, with "
+        "the 95 % interval. What was not chosen was not scored, so of all candidates it may be "
+        "higher.",
+        surrogate.predicted_and_measured,
+    ),
+    Picture(
+        "candidates",
+        "How good are the candidates?",
+        "What a search proposed, by what it scored: generated, bred or drawn, as the settings say. "
+        "Lines are means over the round's clients, with their 95 % intervals. A population has "
+        "been selected and its candidates have not, so these mostly score less: what counts is how "
+        "settings differ.",
+        offspring.candidates,
     ),
     Picture(
         "coverage",

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from scipy.cluster.hierarchy import leaves_list, linkage
 
 from fedtailor.report.drawing import HALF, axis_names, columns, looks
 from fedtailor.report.facts import client_titles
@@ -65,6 +64,8 @@ def measured(run: Run) -> list[tuple[str, int, tuple[int, ...]]]:
 
 
 def _figure(found: Gain, title: str, called: Mapping[int, str]) -> Figure:
+    from scipy.cluster.hierarchy import leaves_list, linkage  # takes long to import
+
     order = leaves_list(linkage(found.tuned, "average")).tolist()
     table = found.tuned[np.ix_(order, order)]
     clients = [found.clients[place] for place in order]

@@ -1,6 +1,7 @@
 """Which networks clients got."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,21 @@ def architecture_map(groups: Sequence[Group]) -> Drawn | None:
     if not found:
         return None
     shown = found[:MAX_MAPS]
-    rows = [
-        (groups[one.place].name, client, choice["name"], option_name(one, choice, gene), idle)
-        for one, there in shown
-        for client, genes in there.genes.items()
-        for place, (choice, gene) in enumerate(zip(one.found["choices"], genes, strict=True))
-        for idle in [int(place in there.idle[client])]
-    ]
+    rows = [row for one, there in shown for row in _rows(groups[one.place].name, one, there)]
     panels = [_map(one, there, groups) for one, there in shown]
     return Drawn(panels, ("setting", "client", "choice", "option", "makes no difference"), rows)
+
+
+def _rows(name: str, search: Search, there: Deployed) -> list[tuple[str, int, str, str, int]]:
+    """Return client, choice, option, and whether it makes no difference; options are named once."""
+    choices = search.found["choices"]
+    taken = set(chain.from_iterable(enumerate(genes) for genes in there.genes.values()))
+    called = {(at, gene): option_name(search, choices[at], gene) for at, gene in taken}
+    return [
+        (name, client, choice["name"], called[at, gene], int(at in there.idle[client]))
+        for client, genes in there.genes.items()
+        for at, (choice, gene) in enumerate(zip(choices, genes, strict=True))
+    ]
 
 
 def _map(search: Search, there: Deployed, groups: Sequence[Group]) -> Figure:

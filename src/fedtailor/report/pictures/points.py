@@ -34,7 +34,7 @@ def similarity(groups: Sequence[Group]) -> Drawn | None:
     for place, one in shown:
         figure = Figure(figsize=(HALF, 3.2), layout="constrained")
         axes, look = figure.subplots(), looks(groups)[place]
-        _pairs(axes, one.labels, one.policies, look.colour)
+        cloud(axes, one.labels, one.policies, look.colour)
         name = f"{clip(look.title, 40)}\n" if len(groups) > 1 else ""
         axes.set_title(f"{name}{_verdict(one)}")
         axes.set_xlabel(f"distance of labels, {len(one.labels):,} pairs")
@@ -94,8 +94,8 @@ def _pair_rows(name: str, one: Likeness) -> list[tuple[str, int, int, float, flo
     ]
 
 
-def _pairs(axes: Axes, x: Floats, y: Floats, colour: str) -> None:
-    """Draw pairs as dots, or many of them as how many there are in a place; and their mean."""
+def cloud(axes: Axes, x: Floats, y: Floats, colour: str) -> None:
+    """Draw points as dots, or many of them as how many there are in a place; and their mean."""
     if len(x) <= MAX_DOTS:
         axes.scatter(x, y, s=16, alpha=0.7, color=colour, linewidths=0)
     else:
