@@ -87,9 +87,9 @@ def after_readme(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_commands_of_the_readme_do_what_they_say(after_readme: Path):
     runs = after_readme / "runs"
     assert (Run(runs / "b").last_round(), len(list((runs / "my-sweep").iterdir()))) == (1, 6)
-    for file in ("my.toml", "compare-a-b.html", "client3.onnx", "my_method.py", "test_my_method.py",
-                 "runs/a/report.html", "runs/a/onboard/report.html", "runs/b-again/run.db"):  # fmt: skip
-        assert (after_readme / file).is_file(), file
+    for file in ("my.toml", "compare-a-b.html", "client3.onnx", "my_method.py",
+                 "runs/a/report.html", "runs/a/onboard/report.html", "runs/b-again"):  # fmt: skip
+        assert (after_readme / file).exists(), file
 
 
 def test_the_first_five_minutes_lead_where_they_should(

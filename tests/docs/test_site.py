@@ -36,12 +36,15 @@ def test_the_site_has_every_field_with_its_default(kind: str, name: str, pages: 
     _, head, rest = page.read_text().partition(f"`fedtailor ls {name}` tells them")
     assert head
     table = rest.split("Fields of `[")[0].split("\n## ")[0]
-    found = registry.find(kind, name)()
+    found, every = registry.find(kind, name)(), dataclasses.fields(fedtailor.Algorithm)
+    common = {field.name: field.default for field in every} if kind == "algorithm" else {}
     for field in dataclasses.fields(found):
-        assert f"`{field.name}`" in table
+        value = getattr(found, field.name)
         row = re.search(rf"^\| `{field.name}` \| (.*?) \|", table, re.MULTILINE)
-        if row and isinstance(value := getattr(found, field.name), int | float):
-            assert row[1] == f"`{str(value).lower() if value in (True, False) else value}`"
+        if row is None:  # as of every method
+            assert f"`{field.name}`" in table and common[field.name] == value
+        elif isinstance(value, int | float):
+            assert row[1] == f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def test_the_site_has_every_public_name(pages: Path):
