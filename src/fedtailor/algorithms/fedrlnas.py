@@ -76,8 +76,8 @@ class FedRLNAS(Algorithm[Found, None]):
     warmup: Annotated[int, Ge(0)] | None = None  # rounds before the policy learns; none: a tenth
     search_rounds: Annotated[int, Ge(0)] | None = None  # in which it does; none: four tenths
     merge: Rule = "fedavg"  # of subnets into the supernet, as in the authors' code
-    policy_rule: policies.Rule = "adam"
-    policy_lr: Annotated[float, Gt(0)] = 0.003
+    policy_rule: policies.Rule = "adam"  # plain: along the gradient itself
+    policy_lr: Annotated[float, Gt(0)] = 0.003  # its learning rate
     baseline_rate: Annotated[float, Interval(gt=0, le=1)] = 0.99  # of the moving average
 
     def sends(self) -> Forms:

@@ -83,7 +83,7 @@ class PerFedRLNAS(Algorithm[Searching, None]):
     policy: Literal["personal", "shared", "both", "uniform"] = (
         "personal"  # one each; one for all; the sum of these two; none that learns
     )
-    policy_rule: policies.Rule = "plain"
+    policy_rule: policies.Rule = "plain"  # along the gradient; adam: the authors' code
     policy_lr: Annotated[float, Gt(0)] = 3.0  # adam: 0.5 in the authors' code
     entropy: Annotated[float, Ge(0)] = 0.0  # weight of the policies' entropy beside the reward
     temperature: Annotated[float, Gt(0)] = 1.0  # of drawing: above 1 tries more

@@ -100,13 +100,15 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
     archive: Annotated[int, Ge(0)] = 10  # k: how many of the population train; 0: all
     candidates: Annotated[int, Ge(1)] = 100  # N_gen: proposals, of which the surrogate chooses
     offspring: Annotated[int, Ge(1)] = 10  # s: architectures that are scored in an iteration
-    proposer: Literal["diffusion", "evolution", "random", "effects"] = "diffusion"
+    proposer: Literal["diffusion", "evolution", "random", "effects"] = (
+        "diffusion"  # where candidates come from
+    )
     guide: Literal["data", "scores", "both", "none"] = "data"  # of diffusion; data is the paper's
     surrogate: Literal["rbf", "ridge", "none"] = "rbf"  # none: the first proposals are taken
     generator: FileName | None = None  # none: the one that comes with the package for the space
     encoder: FileName | None = None  # none: the package's own
-    merge: Literal["count", "count_samples", "fedavg"] = "count"
-    fitness: Literal["accuracy", "likelihood"] = "accuracy"
+    merge: Literal["count", "count_samples", "fedavg"] = "count"  # our reconstruction of Eq. 5
+    fitness: Literal["accuracy", "likelihood"] = "accuracy"  # by which networks survive
     accuracy: Literal["val", "test"] = "val"  # images of the fitness; test warns
     reevaluate: Literal["round", "iteration"] = "round"  # when survivors are scored anew
     statistics: Literal["merged", "own"] = "merged"  # batch norm's: all clients', or each its own

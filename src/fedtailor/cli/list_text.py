@@ -31,7 +31,7 @@ def described_lines(found: list[dict[str, Any]]) -> list[str]:
         lines.append(f"[{one['kind']}]")
         for field in one["fields"]:
             default = field["default"]
-            shown = "" if default is None else f" = {_toml(default)}"
+            shown = "" if default is None else f" = {toml(default)}"
             meaning = "; ".join(text for text in (_kind(field), field["meaning"]) if text)
             lines += _entry(f"{field['name']}{shown}", meaning, 24)
     return lines
@@ -74,11 +74,12 @@ def _kind(field: dict[str, Any]) -> str:
     return field["type"].replace(" | None", "") if options else ""
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """Write a value as it stands in a config."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(one) for one in value)}]"
+        return f"[{', '.join(toml(one) for one in value)}]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -34,11 +34,11 @@ class DARTS(ChainSpace):
     """The DARTS supernet."""
 
     channels: Annotated[int, Ge(2)] = 16  # of the first cell; even
-    cells: Annotated[int, Ge(3)] = 8
-    operations: Literal["darts", "s1", "s2", "s3", "s4", "s5"] = "darts"
-    form: Literal["path", "relaxed"] = "path"
+    cells: Annotated[int, Ge(3)] = 8  # two of them halve the map, the others are normal
+    operations: Literal["darts", "s1", "s2", "s3", "s4", "s5"] = "darts"  # that an edge may have
+    form: Literal["path", "relaxed"] = "path"  # one operation on an edge; relaxed: some, summed
     resolution: Annotated[int, Ge(1)] | None = None  # images are resized to it; None: they are not
-    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
+    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1  # 2 halves the images at once
     affine: bool = False  # whether batch norm in the cells learns scale and shift
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -39,10 +39,10 @@ class DARTSNetwork(ChainSpace):
     """A fixed model: a space without choices."""
 
     channels: Annotated[int, Ge(2)] = 36  # of the first cell; even
-    cells: Annotated[int, Ge(3)] = 20
+    cells: Annotated[int, Ge(3)] = 20  # two of them halve the map, the others are normal
     genotype: str = "DARTS_V2"  # or DARTS_V1, or one's own in the form of PUBLISHED
-    drop_path: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
+    drop_path: Annotated[float, Interval(ge=0, lt=1)] = 0.0  # chance that an operation is dropped
+    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1  # 2 halves the images at once
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"channels": 36, "cells": 20, "drop_path": 0.2},

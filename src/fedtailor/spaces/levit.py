@@ -26,7 +26,7 @@ Stride = Annotated[int, Interval(ge=1, le=2)]
 class LeViT(SearchSpace):
     """A fixed model: a space without choices."""
 
-    stem_strides: tuple[Stride, Stride, Stride, Stride] = (2, 1, 1, 1)
+    stem_strides: tuple[Stride, Stride, Stride, Stride] = (2, 1, 1, 1)  # the paper has 2 four times
 
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network."""

@@ -40,8 +40,8 @@ STEM, LAST, FEATURES = 16, 960, 1280
 class MobileNetV3Large(SearchSpace):
     """A fixed model: a space without choices."""
 
-    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
-    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1  # the papers, with larger images, have 2
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.2  # before the classifier
 
     def build(self, arch: Arch, task: Task) -> nn.Module:
         """Build the network."""

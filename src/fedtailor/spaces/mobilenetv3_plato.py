@@ -36,8 +36,8 @@ class MobileNetV3Plato(ChainSpace):
 
     width: Annotated[float, Gt(0)] = 1.0  # all channels times this, in multiples of 8
     resolution: Annotated[int, Ge(8)] | None = None  # pixels; none: as the images are
-    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1
-    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    stem_stride: Annotated[int, Interval(ge=1, le=2)] = 1  # the papers, with larger images, have 2
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0  # before the classifier
 
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"resolution": 224, "stem_stride": 2},

@@ -21,7 +21,7 @@ from fedtailor.core.space import Arch, SearchSpace, Task
 class ResNet18(SearchSpace):
     """A fixed model: a space without choices."""
 
-    norm: Literal["batch", "group"] = "batch"
+    norm: Literal["batch", "group"] = "batch"  # or of groups of channels
     groups: Annotated[int, Ge(1)] = 2  # of group norm
     width: Annotated[int, Ge(1)] = 64  # channels of the first stage
 

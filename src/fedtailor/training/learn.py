@@ -73,7 +73,7 @@ class Recipe:
 
     epochs: Annotated[int, Ge(0)] = 1  # passes over the client's training data in a round
     batch: Annotated[int, Ge(1)] = 32  # images of a step
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adamw"] = "sgd"  # of local training; begun anew in every round
     lr: Annotated[float, Gt(0)] = 0.05  # the learning rate of the first round
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9  # sgd; adamw's betas are 0.9, 0.999
     weight_decay: Annotated[float, Ge(0)] = 0.0  # pulls all weights towards zero
