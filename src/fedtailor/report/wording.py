@@ -27,6 +27,18 @@ def within(found: Interval) -> str:
     return f"{points(found.low)} to {points(found.high)}"
 
 
+def signed(found: Interval, digits: int = 1) -> str:
+    """Write a number that may be of either sign, where it lies, and whether that may be chance."""
+
+    def text(value: float) -> str:
+        return f"{value:+.{digits}f}".replace("-", MINUS)
+
+    if found.low is None or found.high is None:
+        return f"{text(found.mean)} (one client: no interval)"
+    chance = ", not beyond chance" if found.low <= 0 <= found.high else ""
+    return f"{text(found.mean)} ({text(found.low)} to {text(found.high)}{chance})"
+
+
 def reach(found: Interval) -> str:
     """Write how far a mean's interval reaches on either side, in points."""
     return "" if found.high is None else f"± {100 * (found.high - found.mean):.1f}"

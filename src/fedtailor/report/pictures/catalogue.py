@@ -133,22 +133,20 @@ PICTURES = (
     Picture(
         "surrogate",
         "Can the predictions be trusted?",
-        "Each mark is a candidate that a client's surrogate chose: what it was thought to score "
-        "and what it scored, both less the mean of those scored together (one client's, in one "
-        "iteration), since others were scored with other weights or images; the line is the mean, "
-        "dashed is as predicted, marks far outside are cut off. Kendall's tau says how well the "
-        "chosen were ranked (1 perfectly, 0 by chance): its mean over the round's clients, with "
-        "the 95 % interval. What was not chosen was not scored, so of all candidates it may be "
-        "higher.",
+        "Each mark is a candidate that a client's surrogate chose, by what it was thought to score "
+        "and what it scored, both less the mean of those scored together: others had other weights "
+        "or images. The line is the mean, dashed is as predicted; marks far outside are cut off. "
+        "Kendall's tau says how well those scored together were ranked (1 perfectly, 0 by chance); "
+        "its mean over the round's clients has their 95 % interval. What was not chosen was not "
+        "scored: of all candidates tau may be higher.",
         surrogate.predicted_and_measured,
     ),
     Picture(
         "candidates",
         "How good are the candidates?",
-        "What a search proposed, by what it scored: generated, bred or drawn, as the settings say. "
-        "Lines are means over the round's clients, with their 95 % intervals. A population has "
-        "been selected and its candidates have not, so these mostly score less: what counts is how "
-        "settings differ.",
+        "What searches proposed and then scored, be it generated, bred or drawn at random: means "
+        "over the round's clients, with their 95 % intervals. A good population is harder to "
+        "surpass.",
         offspring.candidates,
     ),
     Picture(

@@ -5,6 +5,7 @@ then pass it whatever they are. So they are set beside a population only where b
 with the same weights; otherwise runs are compared, offspring with offspring.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,14 +26,13 @@ from fedtailor.report.offspring_facts import (
     survival,
 )
 from fedtailor.report.svg import MUTED, Drawn, styled
-from fedtailor.report.wording import MINUS
+from fedtailor.report.wording import signed
 from fedtailor.runs.comparison import Group, Interval, same_data
 
 COLUMNS = ("setting", "source", "what", "unit", "round", "mean", "low", "high", "clients")
 AGES = (
-    "Within a run that scores its population once a round, offspring are scored with weights "
-    "trained since, and pass it for that alone: it is left out where candidates are set beside "
-    "populations."
+    "Where a population is scored once a round, its candidates are scored later, with weights "
+    "trained since, and pass it for that alone: such settings are not set beside their populations."
 )
 
 
@@ -56,6 +56,11 @@ class Panel:
     unit: str
     values: dict[int, ByRoundAndClient]
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Where means can lie; intervals may go beyond."""
+        return (0.0, 100.0) if self.unit == "%" else (-math.inf, math.inf)
+
     def lines(self) -> dict[int, dict[int, Interval]]:
         """Return the means over clients by setting and round, in the panel's unit."""
         times = 1.0 if self.unit == "nats" else 100.0
@@ -73,7 +78,9 @@ def candidates(groups: Sequence[Group]) -> Drawn | None:
     panels, rows, known = [], [], {one.place: one for one in found}
     for panel in _panels([one for one in found if one.beside], rivals):
         lines, what = panel.lines(), panel.what.replace("\n", " ")
-        panels.append(lines_over_rounds(groups, lines, f"{panel.what} ({panel.unit})", None))
+        panels.append(
+            lines_over_rounds(groups, lines, f"{panel.what} ({panel.unit})", panel.limits)
+        )
         for place, line in lines.items():
             told = (groups[place].name, known[place].source, what, panel.unit)
             rows += [(*told, round, m.mean, m.low, m.high, m.clients) for round, m in line.items()]
@@ -100,7 +107,7 @@ def lines_over_rounds(
     groups: Sequence[Group],
     told: Mapping[int, Mapping[int, Interval]],
     name: str,
-    limits: tuple[float, float] | None,
+    limits: tuple[float, float],
 ) -> Figure:
     """Draw means over a round's clients, by setting, with their intervals."""
     figure = Figure(figsize=(HALF, 3.2), layout="constrained")
@@ -119,8 +126,7 @@ def lines_over_rounds(
     axes.set_ylabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     lowest, highest = axes.get_ylim()
-    if limits is not None:
-        axes.set_ylim(max(limits[0], lowest), min(limits[1], highest))
+    axes.set_ylim(max(limits[0], lowest), min(limits[1], highest))
     if lowest < 0 < highest:
         axes.axhline(0, color=MUTED, linewidth=0.8)
     keys = line_keys(groups)
@@ -159,29 +165,22 @@ def _note(groups: Sequence[Group], found: Sequence[Proposed], rivals: Sequence[P
     for one in found:
         mean, stay = over_all(one.beside), over_all(one.survival)
         if mean is not None and stay is not None:
-            beside = _signed(_scaled(mean, one.scale.times), one.scale.unit)
             told.append(
-                f"{groups[one.place].name}: by {one.source}; {beside} against the population, "
-                f"{100 * stay.mean:.0f} % survive."
+                f"{_named(groups, one)}: {signed(_scaled(mean, one.scale.times))} "
+                f"{one.scale.unit} against the population, {100 * stay.mean:.0f} % survive."
             )
     for one in rivals[1:]:
         more = paired_difference(one.scores, rivals[0].scores)
         if more is not None:
-            beside = _signed(_scaled(more, one.scale.times), one.scale.unit)
             told.append(
-                f"Candidates of {groups[one.place].name} (by {one.source}) against those of "
-                f"{groups[rivals[0].place].name} (by {rivals[0].source}), each with its own "
-                f"run's weights, client by client: {beside}."
+                f"Scores of {_named(groups, one)} against those of {_named(groups, rivals[0])}, "
+                "each with its own run's weights, client by client: "
+                f"{signed(_scaled(more, one.scale.times))} {one.scale.unit}."
             )
-    told += [AGES] if any(not one.beside for one in found) else []
-    return " ".join(told)
+    return " ".join([*told, *([AGES] if any(not one.beside for one in found) else [])])
 
 
-def _signed(one: Interval, unit: str) -> str:
-    def text(value: float) -> str:
-        return f"{value:+.1f}".replace("-", MINUS)
-
-    if one.low is None or one.high is None:
-        return f"{text(one.mean)} {unit} (one client)"
-    chance = ", not beyond chance" if one.low <= 0 <= one.high else ""
-    return f"{text(one.mean)} {unit} ({text(one.low)} to {text(one.high)}{chance})"
+def _named(groups: Sequence[Group], one: Proposed) -> str:
+    """Name a setting, and what proposes in it where the name does not say it."""
+    name = groups[one.place].name
+    return name if one.source in name else f"{name} (by {one.source})"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fedtailor.report.drawing import HALF, looks
@@ -19,7 +20,7 @@ from fedtailor.report.offspring_facts import (
 from fedtailor.report.pictures.offspring import lines_over_rounds
 from fedtailor.report.pictures.points import cloud
 from fedtailor.report.svg import MUTED, Drawn, styled
-from fedtailor.report.wording import clip, listed
+from fedtailor.report.wording import clip, counted, signed
 from fedtailor.runs.comparison import Group
 from fedtailor.runs.offspring_table import Floats, OffspringTable
 
@@ -53,7 +54,7 @@ def predicted_and_measured(groups: Sequence[Group]) -> Drawn | None:
     panels = [_points(groups, one) for one in found[:MAX_PANELS]]
     taus = {one.place: by_round(one.ranked.tau) for one in found if one.ranked.tau}
     if taus:
-        panels.append(lines_over_rounds(groups, taus, "Kendall's tau", (-1.05, 1.05)))
+        panels.append(lines_over_rounds(groups, taus, "Kendall's tau", (-1.0, 1.0)))
     rows = [row for one in found for row in _rows(groups[one.place].name, one)]
     return Drawn(panels, COLUMNS, rows, _note(groups, found))
 
@@ -93,22 +94,18 @@ def _note(groups: Sequence[Group], found: Sequence[Predicted]) -> str:
     told = []
     for one in found:
         name = f"{groups[one.place].name}: " if len(groups) > 1 else ""
-        off = one.scale.times * float((one.table.measured - one.table.predicted).mean())
+        off = one.scale.times * float(np.nanmean(one.table.measured - one.table.predicted))
         where = "above" if off >= 0 else "below"
-        told.append(f"{name}{_tau(one)}; scores are {abs(off):.1f} {one.scale.unit} {where} them")
-    return f"{listed(told)} on average."
+        told.append(
+            f"{name}{_tau(one)}; scores are {abs(off):.1f} {one.scale.unit} {where} what was "
+            "predicted, on average."
+        )
+    return " ".join(told)
 
 
 def _tau(one: Predicted) -> str:
     mean, pairs = over_all(one.ranked.tau), sum(one.ranked.pairs.values())
     if mean is None:
-        return "predictions or scores are all equal, so there is no tau"
-    known = mean.low is not None and mean.high is not None
-    within = f"{mean.low:+.2f} to {mean.high:+.2f} over" if known else "of"
-    verdict = ""
-    if known and mean.low is not None and mean.high is not None and mean.low <= 0 <= mean.high:
-        verdict = ", no better than chance"
-    return (
-        f"tau of predictions is {mean.mean:+.2f} ({within} {mean.clients} clients, "
-        f"{pairs:,} pairs){verdict}"
-    )
+        return "Predictions or scores are all equal, so that there is no tau"
+    number = f"{counted(mean.clients, 'client')}, {counted(pairs, 'pair')}"
+    return f"Kendall's tau is {signed(mean, 2)} over {number}"
