@@ -31,7 +31,9 @@ class Database:
         try:
             self.query("SELECT round, digest FROM state LIMIT 1")
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{path}: cannot be read ({error})") from None
+            torn = read_only and path.with_name(f"{path.name}-journal").exists()
+            why = "a process was killed writing it; `fedtailor resume` mends that" if torn else error
+            raise UserError(f"{path}: cannot be read ({why})") from None
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Read by a question of one's own."""
@@ -160,9 +162,8 @@ def last_round(db: Database) -> int:
 
 def best_round(db: Database) -> int | None:
     """Return the round of the best mean validation accuracy, untuned, of those that have one."""
-    rows = db.query(
-        "SELECT round FROM state WHERE val IS NOT NULL ORDER BY val DESC, round LIMIT 1"
-    )
+    best = "SELECT round FROM state WHERE val IS NOT NULL ORDER BY val DESC, round LIMIT 1"
+    rows = db.query(best)
     return rows[0][0] if rows else None
 
 
