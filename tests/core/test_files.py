@@ -1,11 +1,13 @@
 """Files that are there whole or not at all."""
 
+import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from fedtailor.core.files import whole_file
+from fedtailor.core.files import is_locked, lock_folder, whole_file
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -35,3 +37,15 @@ def test_processes_that_write_the_same_file_do_not_meet(tmp_path: Path):
     with whole_file(tmp_path / "file.txt", shared=True) as part:
         assert str(os.getpid()) in part.name
         part.write_text("mine")
+
+
+def test_whoever_looks_whether_a_folder_is_locked_keeps_nobody_out(tmp_path: Path):
+    assert not is_locked(tmp_path) and list(tmp_path.iterdir()) == []
+    with lock_folder(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
+    with (tmp_path / "lock").open() as looker:
+        fcntl.flock(looker, fcntl.LOCK_SH)
+        threading.Timer(0.03, lambda: fcntl.flock(looker, fcntl.LOCK_UN)).start()
+        with lock_folder(tmp_path):
+            assert is_locked(tmp_path)

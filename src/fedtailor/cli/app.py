@@ -17,6 +17,7 @@ from fedtailor.cli.look_verbs import cp, ls, report, show
 from fedtailor.cli.new_verb import new
 from fedtailor.cli.repeat_verbs import rerun, sweep
 from fedtailor.cli.run_verbs import demo, gain, onboard, plan, resume, run
+from fedtailor.cli.watch_verb import watch
 from fedtailor.core.errors import UserError
 
 app = App(
@@ -29,8 +30,8 @@ Begin with `fedtailor demo`, then `fedtailor cp quickstart my.toml`, `fedtailor 
 `fedtailor run my.toml`. A run can be stopped at any moment and resumed to the same result.""",
 )
 VERBS = (
-    demo, ls, cp, plan, run, resume, rerun, sweep, onboard, gain, show, report, compare, export,
-    predict, pretrain, generate, new,
+    demo, ls, cp, plan, run, resume, watch, rerun, sweep, onboard, gain, show, report, compare,
+    export, predict, pretrain, generate, new,
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)

@@ -4,12 +4,15 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from fedtailor.core.errors import UserError
+
+TRIES, PAUSE_S = 4, 0.05  # to lock a folder: somebody may hold it only to look whether it is locked
 
 
 def sync(path: Path) -> None:
@@ -59,12 +62,26 @@ def whole_folder(path: Path) -> Iterator[Path]:
 def lock_folder(path: Path) -> IO[str]:
     """Keep other processes from working in a folder for as long as the file is open."""
     file = (path / "lock").open("w")
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            time.sleep(PAUSE_S)
+    file.close()
+    raise UserError(f"{path}: another process is working in this folder")
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process works in a folder, which is not changed."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (path / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until it is closed
+    except FileNotFoundError:
+        return False
     except BlockingIOError:
-        file.close()
-        raise UserError(f"{path}: another process is working in this folder") from None
-    return file
+        return True
+    return False
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -49,9 +49,10 @@ def run(
         progress.doing = "reading and dealing the data"
         prepared = prepare(made, load_federation(made.data))  # nobody else holds the images
         folder = create(path, prepared, Path(made.start) if made.start else None)
-        progress.doing = "giving the data to the workers"
-        prepared = open_engine(engine, prepared, folder)
-        return execute(prepared, engine, folder, progress)
+        with lock_folder(path):
+            progress.doing = "giving the data to the workers"
+            prepared = open_engine(engine, prepared, folder)
+            return execute(prepared, engine, folder, progress)
 
 
 def resume(path: str | Path, progress: RunProgress | None = None) -> Run:
@@ -62,7 +63,7 @@ def resume(path: str | Path, progress: RunProgress | None = None) -> Run:
     config = read_config(folder.path / CONFIG)
     progress = progress or RunProgress()
     progress.doing = "reading the data and checking that it is the same"
-    with started_engine(config.engine) as engine:
+    with lock_folder(folder.path), started_engine(config.engine) as engine:
         prepared = prepare(config, load_federation(config.data))
         check_partition(folder, prepared.federation)
         check_needs(folder, prepared.needs)
@@ -113,19 +114,16 @@ def open_engine(engine: Engine, prepared: Prepared, folder: Run) -> Prepared:
 
 
 def execute(prepared: Prepared, engine: Engine, folder: Run, progress: RunProgress | None) -> Run:
-    """Do what is left to do of a run."""
+    """Do what is left to do of a run, whose folder this process has locked."""
     config = prepared.config
     clients = tuple(prepared.clients[i] for i in prepared.participants)
     once, public = sum(file.bytes for file in prepared.needs.values()), prepared.public
     progress = progress or RunProgress()
     progress.rounds = config.rounds
     progress.started_at = progress.round = max(folder.last_round(), 0)
-    with lock_folder(folder.path):
-        tidy(folder)
-        do_rounds(
-            Execution(config, prepared.setting, clients, engine, folder, progress, once, public)
-        )
-        tidy(folder)  # what a client that failed may have written
+    tidy(folder)
+    do_rounds(Execution(config, prepared.setting, clients, engine, folder, progress, once, public))
+    tidy(folder)  # what a client that failed may have written
     return folder
 
 

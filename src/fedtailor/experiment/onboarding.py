@@ -16,6 +16,7 @@ import numpy as np
 
 from fedtailor.algorithms._base import Algorithm
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import lock_folder
 from fedtailor.core.validation import flatten, override
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
@@ -60,8 +61,9 @@ def onboard(
             _refuse_trained_images(old, before, prepared)
             made = create(target, prepared, state)
             state.unlink()
-            prepared = open_engine(engine, prepared, made)
-            return execute(prepared, engine, made, progress)
+            with lock_folder(target):
+                prepared = open_engine(engine, prepared, made)
+                return execute(prepared, engine, made, progress)
 
 
 def default_path(path: str | Path) -> Path:

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 from fedtailor.core.errors import UserError
+from fedtailor.core.files import lock_folder
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.lifecycle import create, execute, open_engine, resume, started_engine
 from fedtailor.experiment.prepare import prepare
@@ -56,8 +57,9 @@ def _begin(old: Run, target: Path, progress: RunProgress | None) -> Run:
         check_partition(old, prepared.federation)
         check_needs(old, prepared.needs)
         folder = create(target, prepared, start if start.is_file() else None)
-        prepared = open_engine(engine, prepared, folder)
-        return execute(prepared, engine, folder, progress)
+        with lock_folder(target):
+            prepared = open_engine(engine, prepared, folder)
+            return execute(prepared, engine, folder, progress)
 
 
 def first_difference(one: Run, other: Run) -> str | None:

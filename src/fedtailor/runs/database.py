@@ -24,13 +24,16 @@ Version: TypeAlias = tuple[int, int]  # client, and the round that made its priv
 class Database:
     """run.db, opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, read_only: bool = False) -> None:
         """Open a database that exists."""
-        self.connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+        where = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rw'}"
+        self.connection = sqlite3.connect(where, isolation_level=None, timeout=30, uri=True)
         try:
             self.query("SELECT round, digest FROM state LIMIT 1")
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{path}: cannot be read ({error})") from None
+            torn = read_only and path.with_name(f"{path.name}-journal").exists()
+            why = "a process was killed writing it; `fedtailor resume` mends that" if torn else error
+            raise UserError(f"{path}: cannot be read ({why})") from None
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Read by a question of one's own."""
@@ -162,9 +165,8 @@ def last_round(db: Database) -> int:
 
 def best_round(db: Database) -> int | None:
     """Return the round of the best mean validation accuracy, untuned, of those that have one."""
-    rows = db.query(
-        "SELECT round FROM state WHERE val IS NOT NULL ORDER BY val DESC, round LIMIT 1"
-    )
+    best = "SELECT round FROM state WHERE val IS NOT NULL ORDER BY val DESC, round LIMIT 1"
+    rows = db.query(best)
     return rows[0][0] if rows else None
 
 
@@ -190,6 +192,13 @@ def tested_rounds(db: Database) -> list[int]:
     """Return the rounds after which all clients were tested."""
     rows = db.query("SELECT DISTINCT round FROM event WHERE kind = 'models' ORDER BY round")
     return [round for (round,) in rows]
+
+
+def rounds_after(db: Database, round: int) -> list[tuple[int, float, int]]:
+    """Return the committed rounds after one, what each took here and the bytes sent in it."""
+    sent = "SELECT round, sum(bytes) AS sent FROM message WHERE round > ?1 GROUP BY round"
+    rows = f"SELECT round, wall_s, coalesce(sent, 0) FROM state LEFT JOIN ({sent}) USING (round)"
+    return db.query(f"{rows} WHERE round > ?1 ORDER BY round", round)
 
 
 def server_state(db: Database, round: int) -> tuple[str | None, str] | None:
@@ -372,11 +381,10 @@ def failures(db: Database) -> int:
 
 def failed_clients(db: Database) -> list[tuple[int, int]]:
     """Return round and client of all failures."""
-    rows = db.query(
+    return db.query(
         "SELECT DISTINCT round, client FROM event WHERE kind = 'failure' AND client NOT NULL"
         " ORDER BY round, client"
     )
-    return [(round, client) for round, client in rows]
 
 
 def warnings(db: Database) -> list[str]:

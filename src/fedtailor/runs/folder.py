@@ -30,13 +30,13 @@ START = "start.safetensors"  # the server's first state, of a run that begins wi
 class Run:
     """A run folder, opened."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, read_only: bool = False) -> None:
         """Open a run folder that exists."""
         self.path = Path(path)
         if not (self.path / "run.db").is_file():
             raise UserError(f"{path}: not a run folder (it has no run.db)")
         self.states = self.path / "state"
-        self.db = Database(self.path / "run.db")
+        self.db = Database(self.path / "run.db", read_only)
 
     def __repr__(self) -> str:
         """Say what the run is and how far."""
