@@ -3,7 +3,7 @@
 python -m docs.site.stage build/docs
 
 README, docs and results keep their places, so that a link that works in the repository works on the
-site. Where a page says `<!-- site: WORDS -->`, what the code says takes the place of that comment:
+site. Where a line of a page is `<!-- site: WORDS -->`, what the code says takes the place of that comment:
 
 - `options NAME...`: the fields of these methods, as `fedtailor ls NAME` tells them
 - `methods`: every method with its paper, its differences, what leaves a client, and its fields
@@ -27,7 +27,7 @@ from fedtailor.core.fields import described_fields
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CHANGELOG.md", "docs/*.md", "docs/*.svg", "docs/site/style.css",
          "results/*.md", "results/*.svg", "results/*.sh")  # fmt: skip
-MARK = re.compile(r"<!-- site: (\w+) ?(.*?) -->")
+MARK = re.compile(r"^<!-- site: (\w+) ?(.*?) -->$", re.MULTILINE)
 PAGES_OF = {
     "perfedrlnas": "perfedrlnas.md", "perfedsde": "perfedsde.md", "spider": "spider.md",
     "fednas": "rivals.md#fednas", "fedrlnas": "rivals.md#fedrlnas", "knnper": "rivals.md#knn-per",

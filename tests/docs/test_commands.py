@@ -3,6 +3,7 @@
 import re
 import tomllib
 from contextlib import chdir
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,6 @@ def test_scripts_modules_and_targets_that_a_page_names_exist(page: Path):
         if words[0] == "make":
             assert words[1] in targets
         elif words[:2] == ["python", "-m"] and not words[2].endswith("NAME"):
-            file = f"{words[2].replace('.', '/')}.py"
-            assert (ROOT / file).is_file() or (ROOT / "src" / file).is_file()
+            assert find_spec(words[2])
         elif words[0] == "python" and words[1].endswith(".py"):
             assert (ROOT / words[1]).is_file()

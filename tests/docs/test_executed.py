@@ -25,7 +25,7 @@ from tests.helpers.doc_commands import blocks, commands
 FEW = {"rounds": 1, "eval_every": 1, "engine.workers": 0, "algorithm.finetune_epochs": 0}
 SMALLER: dict[str, dict[str, Any]] = {
     "quickstart": FEW | {"algorithm.epochs": 1, "space": {"name": "cnn", "width": 4, "hidden": 8}},
-    "spider-digits": FEW | {"rounds": 2, "space.channels": 4, "space.cells": 3, "data.clients": 2},
+    "spider-digits": FEW | {"data.clients": 2, "data.per_client": 40},
     "own-images": FEW | {"data.clients": 2, "space.width": 4},
 }
 SHORTER = {

@@ -55,7 +55,8 @@ def test_the_site_has_every_public_name(pages: Path):
 
 
 def test_no_place_is_left_unfilled(pages: Path):
-    assert not [page for page in pages.rglob("*.md") if "<!-- site:" in page.read_text()]
+    assert not [page for page in pages.rglob("*.md") if "\n<!-- site:" in page.read_text()]
+    assert filled("`<!-- site: names -->`") == "`<!-- site: names -->`", "only a whole line is one"
     with pytest.raises(ValueError, match="optoins"):
         filled("<!-- site: optoins spider -->")
 
