@@ -156,6 +156,38 @@ def test_a_ridge_learns_from_all_that_is_of_use(
         assert len(later) == (11 if reevaluate == "iteration" else 3)
 
 
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({}, None),
+        ({"reevaluate": "iteration"}, "scored with them"),
+        ({"epochs": 0, "surrogate": "none"}, "scored before, with the same weights"),
+    ],
+    ids=["round", "iteration", "frozen"],
+)
+def test_the_log_has_what_offspring_were_expected_to_score_and_did(
+    changes: dict[str, Any], level: str | None, recorded: Recorded, first_client: Client
+):
+    """A population is told beside them only if its scores are of the same weights."""
+    how = algorithm_of(iterations=3, **changes)
+    _, reply = trained(how, first_client)
+    found, again = list(reply.log.offspring), "reevaluate" in changes
+    assert len(found) == 9 and {one.source for one in found} == {"evolution"}
+    for j in range(3):
+        before, after = recorded.population(j), recorded.population(j + 1)
+        later = recorded.scored[j + 1]
+        scores = dict(zip(later.archs, later.scores, strict=True))
+        learned = perfedsde.surrogate.fit(Tiny(), before.archs, before.scores, "rbf")
+        guesses = learned.predict(recorded.chosen[j])
+        old = later.scores[:8] if again else before.scores
+        for arch, guess in zip(recorded.chosen[j], guesses, strict=True):
+            one = found.pop(0)
+            assert (one.iteration, one.measured) == (j, scores[arch])
+            assert one.predicted == (None if "surrogate" in changes else pytest.approx(guess))
+            assert one.survived == (arch in after.archs)
+            assert one.population == (pytest.approx(np.mean(old)) if level else None)
+
+
 @pytest.mark.parametrize("guide", ["data", "scores", "both", "none"])
 def test_a_guide_sees_what_it_is_called_after(guide: Any, made: str, first_client: Client):
     """Other images, or other scores, lead to other architectures or to the same ones."""

@@ -27,6 +27,8 @@ from tests.helpers.sde_setting import client_of, table, write_generator
 from tests.helpers.tiny_generator import generator
 from tests.helpers.tiny_space import Tiny
 
+OFFSPRING = "SELECT * FROM offspring ORDER BY round, client, rowid"  # not in the digest
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -52,6 +54,7 @@ def test_workers_give_the_same_bytes(
 ):
     other = run(searching | {"engine": {"workers": workers}}, tmp_path / "run")
     assert digest(other) == digest(whole)
+    assert other.db.query(OFFSPRING) == whole.db.query(OFFSPRING) != []
 
 
 def test_killed_in_mid_search_and_resumed_to_the_same_bytes(
@@ -62,7 +65,9 @@ def test_killed_in_mid_search_and_resumed_to_the_same_bytes(
     command = [sys.executable, "-c", KILLED, str(config), str(path)]
     assert subprocess.run(command, check=False).returncode == -9
     assert Run(path).last_round() == 1
-    assert digest(resume(path)) == digest(whole)
+    resumed = resume(path)
+    assert digest(resumed) == digest(whole)
+    assert resumed.db.query(OFFSPRING) == whole.db.query(OFFSPRING)
 
 
 def test_a_run_tells_what_the_paper_does(whole: Run):

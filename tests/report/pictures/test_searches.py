@@ -1,5 +1,7 @@
 """The pictures of a search show what the run holds."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,25 @@ def test_pictures_of_a_search_on_clients(alone: Run):
     assert np.array_equal(line.get_xdata(), [1, 2])
     assert np.asarray(line.get_ydata())[1] == pytest.approx(np.mean(last))
     assert points.similarity(groups([alone])) and points.accuracy_by_cost(groups([alone]))
+
+
+LOOKED_AT = """
+import sys
+from fedtailor.cli.app import main
+for words in (["show", sys.argv[1]], ["report", sys.argv[1], "--out", sys.argv[2]]):
+    try:
+        main(words)
+    except SystemExit as end:
+        assert not end.code
+sys.exit("torch" in sys.modules or "scipy.stats" in sys.modules)
+"""
+
+
+def test_looking_at_a_search_waits_for_no_torch(alone: Run, tmp_path: Path):
+    """It takes longer to import than a run takes to be shown, and so does scipy.stats."""
+    words = [sys.executable, "-c", LOOKED_AT, str(alone.path), str(tmp_path / "page.html")]
+    assert subprocess.run(words, check=False, stdout=subprocess.DEVNULL).returncode == 0
+    assert (tmp_path / "page-figures" / "surrogate.csv").is_file()
 
 
 def test_searches_stand_side_by_side(alone: Run, made: Run):

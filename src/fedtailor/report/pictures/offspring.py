@@ -8,6 +8,7 @@ with the same weights; otherwise runs are compared, offspring with offspring.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -28,8 +29,11 @@ from fedtailor.report.offspring_facts import (
 from fedtailor.report.svg import MUTED, Drawn, styled
 from fedtailor.report.wording import signed
 from fedtailor.runs.comparison import Group, Interval, same_data
+from fedtailor.runs.folder import Run
 
 COLUMNS = ("setting", "source", "what", "unit", "round", "mean", "low", "high", "clients")
+TRAINING = ("name", "iterations", "epochs", "batch", "lr", "momentum")  # keys of the algorithm
+MOST_TOLD = 4  # settings in sentences; all are in the table
 AGES = (
     "Where a population is scored once a round, its candidates are scored later, with weights "
     "trained since, and pass it for that alone: such settings are not set beside their populations."
@@ -146,13 +150,21 @@ def _proposed(groups: Sequence[Group]) -> list[Proposed]:
 
 
 def _rivals(groups: Sequence[Group], found: Sequence[Proposed]) -> list[Proposed]:
-    """Return the settings whose scores can be set beside the first one's."""
+    """Return the settings whose scores can be set beside the first one's: trained as it is."""
+    runs = {one.place: groups[one.place].runs[0] for one in found}
     return [
         one
         for one in found
         if one.scale == found[0].scale
-        and same_data([groups[found[0].place].runs[0], groups[one.place].runs[0]])
+        and _training(runs[one.place]) == _training(runs[found[0].place])
+        and same_data([runs[found[0].place], runs[one.place]])
     ]
+
+
+def _training(run: Run) -> list[Any]:
+    """Return what the age of weights depends on."""
+    asked = run.config.get("algorithm", {})
+    return [run.config.get("space"), *(asked.get(key) for key in TRAINING)]
 
 
 def _scaled(one: Interval, factor: float) -> Interval:
@@ -162,14 +174,14 @@ def _scaled(one: Interval, factor: float) -> Interval:
 
 def _note(groups: Sequence[Group], found: Sequence[Proposed], rivals: Sequence[Proposed]) -> str:
     told = []
-    for one in found:
+    for one in found[:MOST_TOLD]:
         mean, stay = over_all(one.beside), over_all(one.survival)
         if mean is not None and stay is not None:
             told.append(
                 f"{_named(groups, one)}: {signed(_scaled(mean, one.scale.times))} "
                 f"{one.scale.unit} against the population, {100 * stay.mean:.0f} % survive."
             )
-    for one in rivals[1:]:
+    for one in rivals[1 : 1 + MOST_TOLD]:
         more = paired_difference(one.scores, rivals[0].scores)
         if more is not None:
             told.append(

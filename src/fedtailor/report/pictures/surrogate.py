@@ -92,7 +92,7 @@ def _rows(name: str, one: Predicted) -> list[tuple]:
 def _note(groups: Sequence[Group], found: Sequence[Predicted]) -> str:
     """Say how well scores were ranked, and how far off they were."""
     told = []
-    for one in found:
+    for one in found[:MAX_PANELS]:  # all are in the table
         name = f"{groups[one.place].name}: " if len(groups) > 1 else ""
         off = one.scale.times * float(np.nanmean(one.table.measured - one.table.predicted))
         where = "above" if off >= 0 else "below"
