@@ -8,7 +8,7 @@ from fedtailor.runs.database import ArchOfClient
 from fedtailor.runs.folder import Run
 
 
-def archives(run: Run) -> dict[str, Any]:
+def archives(run: Run) -> dict[int, Any]:
     """Return by client what its last round ended with; {} where nobody has an archive.
 
     Each has the `round`, the `genes` of the best architecture, those of the whole `archive`, and
@@ -21,7 +21,7 @@ def archives(run: Run) -> dict[str, Any]:
         members[row.client] = [*earlier, row] if same else [row]
     best = {row.client: row.genes for row in database.architectures(run.db, "trained")}
     return {
-        str(client): {
+        client: {
             "round": rows[0].round,
             "genes": list(best[client]),
             "archive": [list(row.genes) for row in rows],

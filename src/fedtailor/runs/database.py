@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.types import NEVER, Budget, ClientInfo, Json, Spent
+from fedtailor.core.types import NEVER, Budget, ClientInfo, Spent
 from fedtailor.runs.record import RoundRecord
 from fedtailor.runs.schema import SCHEMA, TIMING
 
@@ -296,16 +296,19 @@ def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], in
     return found
 
 
-def search(db: Database) -> dict[str, Json]:
+def search(db: Database) -> dict[str, Any]:
     """Return what was known of the search after the last tested round; {} without a search."""
     rows = db.query("SELECT round FROM search")
     return _search(db, rows[0][0]) if rows else {}
 
 
 @lru_cache(maxsize=32)
-def _search(db: Database, round: int) -> dict[str, Json]:
+def _search(db: Database, round: int) -> dict[str, Any]:
     """Read it once: of many clients it is large."""
-    return json.loads(db.query("SELECT found FROM search WHERE round = ?", round)[0][0])
+    found = json.loads(db.query("SELECT found FROM search WHERE round = ?", round)[0][0])
+    if "clients" in found:  # JSON has texts for keys
+        found["clients"] = {int(client): one for client, one in found["clients"].items()}
+    return found
 
 
 # Reading: what it took, and what happened
