@@ -76,7 +76,7 @@ def runs_of(paths: str) -> Method:
     for path in paths.split(","):
         run = Run(Path(path))
         best = {row.client: row.score for row in database.architectures(run.db, "trained")}
-        scores = {str(client): score for client, score in best.items() if score is not None}
+        scores = {client: score for client, score in best.items() if score is not None}
         used = {r.client: r.cost["parameters"] for r in database.architectures(run.db, "deployed")}
         found.append(
             summarise(run) | {"score": {"per_client": scores}, "parameters": [*used.values()]}
@@ -84,7 +84,7 @@ def runs_of(paths: str) -> Method:
     return found
 
 
-def values(runs: Method, model: str) -> list[dict[str, float]]:
+def values(runs: Method, model: str) -> list[dict[int, float]]:
     """Return by client what a model reached, for each seed in which anyone has it."""
     known = [one[MODELS.get(model, model)] for one in runs]
     return [each["per_client"] for each in known if each and each["per_client"]]
@@ -125,7 +125,7 @@ def effect(more: list[Method], less: list[Method], model: str) -> str:
     """Return by how many points the mean of some methods is above that of others."""
     sides = [[values(runs, model) for runs in side] for side in (more, less)]
     every = [seeds for side in sides for seeds in side]
-    pairs: dict[str, list[float]] = {}  # by client: the difference in each seed that all have
+    pairs: dict[int, list[float]] = {}  # by client: the difference in each seed that all have
     for seed in range(min(map(len, every))):
         for client in set.intersection(*(set(seeds[seed]) for seeds in every)):
             one, other = (np.mean([seeds[seed][client] for seeds in side]) for side in sides)

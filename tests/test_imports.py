@@ -26,7 +26,7 @@ FILES = {
 }
 LOOKING = (
     "summary", "cost_summary", "folder", "database", "gains", "time_to_accuracy", "search_state",
-    "comparison", "comparison_table", "metric_tables", "watching",
+    "comparison", "comparison_table", "metric_tables", "watching", "headlines",
 )  # of runs  # fmt: skip
 
 

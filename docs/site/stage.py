@@ -3,7 +3,7 @@
 python -m docs.site.stage build/docs
 
 README, docs and results keep their places, so that a link that works in the repository works on the
-site. Where a line of a page is `<!-- site: WORDS -->`, what the code says takes the place of that comment:
+site. Where a line of a page is `<!-- site: WORDS -->`, what the code says takes its place:
 
 - `options NAME...`: the fields of these methods, as `fedtailor ls NAME` tells them
 - `methods`: every method with its paper, its differences, what leaves a client, and its fields

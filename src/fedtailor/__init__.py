@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     )
     from fedtailor.engines._base import Engine
     from fedtailor.experiment.gain import measure_gain
-    from fedtailor.experiment.lifecycle import resume, run
-    from fedtailor.experiment.onboarding import onboard
     from fedtailor.experiment.planning import plan
     from fedtailor.experiment.rerunning import rerun
+    from fedtailor.experiment.running import onboard, resume, run
     from fedtailor.export.hub import from_pretrained
     from fedtailor.export.personal import PersonalModel, load_model
     from fedtailor.networks.initial import initial_supernet, initial_weights
     from fedtailor.networks.network import Network
     from fedtailor.networks.pieces import ChainSpace, Piece
     from fedtailor.networks.store import Store
+    from fedtailor.report.comparing import compare, report_on
     from fedtailor.runs.folder import Run
     from fedtailor.runs.summary import summarise
     from fedtailor.training import learn
@@ -70,16 +70,16 @@ _HOMES = {
     " Setting Spent Tensors UsedArch",
     "engines._base": "Engine",
     "experiment.gain": "measure_gain",
-    "experiment.lifecycle": "resume run",
-    "experiment.onboarding": "onboard",
     "experiment.planning": "plan",
     "experiment.rerunning": "rerun",
+    "experiment.running": "onboard resume run",
     "export.hub": "from_pretrained",
     "export.personal": "PersonalModel load_model",
     "networks.initial": "initial_supernet initial_weights",
     "networks.network": "Network",
     "networks.pieces": "ChainSpace Piece",
     "networks.store": "Store",
+    "report.comparing": "compare report_on",
     "runs.folder": "Run",
     "runs.summary": "summarise",
     "training.fitness": "fitness",

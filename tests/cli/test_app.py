@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from fedtailor.algorithms.spider import SPIDER
-from fedtailor.cli import demo, terminal
+from fedtailor.cli import demo
 from fedtailor.cli.app import main
 from fedtailor.experiment.lifecycle import run as run_experiment
-from fedtailor.experiment.progress import RunProgress
 from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.summary import digest
 
@@ -255,29 +254,6 @@ def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
         assert part in text
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0.5, "0.25 s"), (13.0, "6.5 s"), (280.0, "140 s")])
-def test_the_pace_is_told_in_plain_numbers(seconds: float, shown: str):
-    progress = RunProgress(10, round=3, seconds=seconds, rounds_done=2)
-    assert f"{shown}/round" in terminal.line(progress)
-
-
-def test_progress_is_one_line_that_says_what_is_known():
-    begun = RunProgress(20, doing="reading and dealing the data")
-    assert terminal.line(begun, "run", 80) == "run: reading and dealing the data"
-    first = RunProgress(20, round=2, doing="training", done=3, total=8, rounds_done=1, seconds=9.0)
-    assert " left" not in terminal.line(first), "the first round alone tells nothing"
-    later = replace(first, round=3, rounds_done=2, mean=0.5, worst=0.25, bytes=10**9)
-    whole = terminal.line(later, "2026-11-18-perfedrlnas-1a2b")
-    assert whole.endswith(
-        "accuracy 50.0 % · worst 10 % 25.0 % · 1000.0 MB · 4.5 s/round · 1 min 21 s left"
-    )
-    for width in (120, 100, 80, 60, 40):
-        text = terminal.line(later, "2026-11-18-perfedrlnas-1a2b", width)
-        assert len(text) <= width and "round 3/20" in text
-    assert " left" in terminal.line(later, "2026-11-18-perfedrlnas-1a2b", 80)
-    assert " left" not in terminal.line(replace(later, rounds_done=20)), "only tests are left"
-
-
 def test_demo_ends_with_a_table_and_the_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -336,8 +312,12 @@ def test_from_python(tiny: Tiny, tmp_path: Path):
         "from fedtailor import Run, resume, run, summarise\n"
         f"found = run({table!r}, out='run', seed=3)\n"
         "assert isinstance(found, Run) and found.config['seed'] == 3\n"
-        "print(summarise(resume('run'))['rounds'])\n"
+        "print(summarise(resume('run', report=False))['rounds'])\n"
     )
     command = [sys.executable, str(script)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.stdout.strip() == "1", done.stderr
+    assert done.stdout == "1\n", done.stderr
+    assert done.stderr == "", "there is no terminal to show progress in"
+    assert (tmp_path / "run" / "report.html").is_file() and any(
+        (tmp_path / "run/figures").iterdir()
+    )

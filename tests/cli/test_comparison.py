@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tomli_w
 
+from fedtailor import Run, UserError
+from fedtailor import compare as compare_runs
 from fedtailor.cli.app import main
 from fedtailor.runs.schema import SCHEMA
 
@@ -125,3 +127,11 @@ def test_what_cannot_be_compared_is_said(
         main(["compare", *(word.replace("FIRST", three[0]) for word in words)])
     assert left.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_from_python_it_is_the_same(three: list[str], capsys: pytest.CaptureFixture[str]):
+    found = compare_runs(Run(three[0]), *map(Path, three[1:]), to="local")
+    assert re.sub(" +", " ", f"{found!r}\n") == said(capsys, *three, "--to", "local")
+    assert found.base == "local" and found.rows[0]["tuned_mean"] == pytest.approx(40)
+    with pytest.raises(UserError, match="give at least one run"):
+        compare_runs()

@@ -166,7 +166,7 @@ def test_the_latest_rounds_and_one_line(path: Path):
         ["2", "50.0", "%", "20.0", "%", "3.0", "3.0"],
     ]
     assert watch_verb.table_lines(sight, 1)[1:] == lines[2:], "as many as there is room for"
-    from fedtailor.cli.terminal import line
+    from fedtailor.experiment.following import line
 
     told = re.sub(r"for \d+ s", "for", line(watch_verb.progress_of(sight), "run"))
     assert told == (

@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedtailor import run
 from fedtailor.algorithms.spider import Private
 from fedtailor.core.types import Setting
 from fedtailor.data.federation import Federation
+from fedtailor.experiment.lifecycle import run
 from fedtailor.networks import cost
 from fedtailor.runs.summary import summarise
 from tests.helpers import few_edges

@@ -66,8 +66,8 @@ def test_every_network_on_everybody_s_data_by_hand(tiny: Tiny, tmp_path: Path):
     assert len({value for row in expected for value in row}) > 3
     deployed = summarise(Run(done))["test_accuracy"]["per_client"]
     for i in range(3):
-        one = found["per_client"][str(i)]
-        assert one["own_untuned"] == found["untuned"][i][i] == deployed[str(i)]
+        one = found["per_client"][i]
+        assert one["own_untuned"] == found["untuned"][i][i] == deployed[i]
         others = [expected[i][j] for j in range(3) if j != i]
         assert one["gain"] == pytest.approx(expected[i][i] - sum(others) / 2)
         assert one["others"] == pytest.approx(sum(others) / 2) and one["own"] == expected[i][i]

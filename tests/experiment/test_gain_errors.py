@@ -105,12 +105,13 @@ def test_it_is_told_in_a_table_and_in_json(path: Path, capsys: Any):
         assert ended.value.code == 0
         text = capsys.readouterr().out
         if words:
-            assert json.loads(text) == found
+            rows = {str(client): one for client, one in found["per_client"].items()}
+            assert json.loads(text) == found | {"per_client": rows}
             continue
         lines = text.splitlines()
         assert "local: networks of 3 clients, as they are, tuned for 1 epochs" in lines[0]
         for client, one in found["per_client"].items():
-            (line,) = [line for line in lines if line.split()[0] == client]
+            (line,) = [line for line in lines if line.split()[0] == str(client)]
             values = [one[name] for name in ("own_untuned", "own", "others")]
             assert [float(word) for word in line.split()[1::2][:3]] == pytest.approx(
                 [100 * value for value in values], abs=0.051

@@ -109,7 +109,7 @@ def test_only_accuracies_leave(new: Run, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_new_clients_are_tested_before_on_the_way_and_at_the_end(new: Run):
     found = summarise(new)
     assert [point["round"] for point in found["curve"]] == [0, 1, 2, 3]
-    assert set(found["test_accuracy"]["per_client"]) == {"3", "4"}
+    assert set(found["test_accuracy"]["per_client"]) == {3, 4}
     assert found["finished"] and found["planned_rounds"] == 3
     models = new.db.query("SELECT DISTINCT model FROM metric WHERE round = 3 AND split = 'test'")
     assert {model for (model,) in models} == {"untuned", "tuned", "trained"}
@@ -168,7 +168,7 @@ def test_without_search_new_clients_test_and_tune(averaged: Run):
     summary = summarise(found)
     assert found.finished() and found.config["rounds"] == 0
     assert [point["round"] for point in summary["curve"]] == [0]
-    assert set(summary["untuned"]["per_client"]) == {"3", "4"}
+    assert set(summary["untuned"]["per_client"]) == {3, 4}
     assert summary["bytes"] == {"up": 0, "down": 0}
     assert found.db.query(
         "SELECT count(*) FROM metric WHERE model = 'tuned' AND name = 'accuracy'"
@@ -183,7 +183,7 @@ def test_private_states_begin_anew(tiny: Tiny, tmp_path: Path):
     table = tiny(algorithm__name="fedrep", data__new_clients=1, rounds=1, cohort=5)
     before = run(table, tmp_path / "run")
     found = summarise(onboard(before.path))
-    assert set(found["test_accuracy"]["per_client"]) == {"5"}
+    assert set(found["test_accuracy"]["per_client"]) == {5}
 
 
 def test_a_run_that_is_not_finished(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

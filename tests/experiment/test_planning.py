@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedtailor.cli.plan_text import plan_lines
 from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.runs.config import make_config
 from fedtailor.runs.summary import summarise
@@ -29,6 +29,7 @@ def test_a_search_is_planned_by_its_smallest_and_largest(tiny: Tiny):
     least, most = (4 * sizes[name]["parameters"] for name in ("smallest", "largest"))
     assert least < found["bytes_per_client_round"]["down"] < most
     lines = plan_lines(found)
+    assert repr(found) == "\n".join(lines)
     assert any(line.startswith("largest") and "4 of 5 clients" in line for line in lines)
     assert not any(line.startswith("model  ") for line in lines)
 
@@ -47,7 +48,7 @@ def test_a_search_on_the_clients_is_planned_by_what_it_will_do(tmp_path: Path):
 
 
 def test_a_fixed_network_is_planned_as_one(tiny: Tiny):
-    found = plan(make_config(tiny(space=SPACE, algorithm__name="fedavg")))
+    found = plan(tiny(space=SPACE), algorithm={"name": "fedavg"})  # a table, as `run` takes it
     assert found["architectures"] == {}
     assert any(line.startswith("model  ") for line in plan_lines(found))
 

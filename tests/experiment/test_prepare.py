@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.cli.plan_text import plan_lines
 from fedtailor.core.errors import UserError
 from fedtailor.core.packing import pack_setting, unpack_setting
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.prepare import setting_of
 from fedtailor.report.page import write_report

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedtailor import UserError, rerun, run
+from fedtailor import UserError, rerun
 from fedtailor.cli.app import main
+from fedtailor.experiment.lifecycle import run
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest
 

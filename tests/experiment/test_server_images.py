@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.cli.plan_text import plan_lines
 from fedtailor.core.errors import UserError
 from fedtailor.data.federation import load_federation
 from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.experiment.onboarding import onboard
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.prepare import prepare
 from fedtailor.runs.config import make_config, write_config

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.cli.plan_text import plan_lines
 from fedtailor.cli.terminal import summary_lines
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.report.facts import clients_in_order
 from fedtailor.report.pictures import labels
@@ -75,7 +75,7 @@ def test_show_and_report_tell_them_apart(whole: Run):
     for name in ("seen", "unseen"):
         rows = whole.db.query("SELECT client, value FROM metric WHERE round = 2 AND split = 'test'"
                               " AND model = 'tuned' AND name = ?", f"{name}_accuracy")  # fmt: skip
-        wanted = {str(client): value for client, value in rows}
+        wanted = dict(rows)
         assert summary[f"{name}_labels"]["per_client"] == wanted and len(wanted) == 6
     mean, std = (100 * summary["unseen_labels"][key] for key in ("mean", "std"))
     (line,) = [one for one in summary_lines(summary) if one.startswith("unseen labels")]
@@ -87,7 +87,7 @@ def test_show_and_report_tell_them_apart(whole: Run):
     clients = client_table(groups([whole]))
     assert clients is not None and clients["columns"][-2:] == ["seen labels", "unseen labels"]
     for client, _, cells in clients["rows"]:
-        assert cells[-1].value == summary["unseen_labels"]["per_client"][str(client)]
+        assert cells[-1].value == summary["unseen_labels"]["per_client"][client]
 
 
 def test_nothing_is_told_apart_unless_asked_for(tiny: Tiny, tmp_path: Path):

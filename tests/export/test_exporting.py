@@ -8,8 +8,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedtailor import Run, UserError, from_pretrained, load_model, run
+from fedtailor import Run, UserError, from_pretrained, load_model
 from fedtailor.cli.app import main
+from fedtailor.experiment.lifecycle import run
 from fedtailor.export.checking import accuracy, answering, sample_of
 from fedtailor.export.exporting import Targets, export_model
 from fedtailor.export.folding import CLOSE
@@ -45,8 +46,19 @@ def test_a_loaded_model_is_the_one_that_was_tested(name: str, runs: dict[str, Ru
     for client in (0, 2):
         model = load_model(runs[name].path, client)
         sample = sample_of(runs[name], client, model, own_code=False)
-        assert accuracy(answering(model), sample) == pytest.approx(wanted[str(client)])
+        assert accuracy(answering(model), sample) == pytest.approx(wanted[client])
         assert model.labels == tuple("0123456789")
+
+
+def test_a_loaded_model_says_whose_it_is(runs: dict[str, Run]):
+    made = runs["fedrep"]
+    reached = 100 * summarise(made)["test_accuracy"]["per_client"][2]
+    model = load_model(made, "2")
+    weights = sum(weight.numel() for weight in model.network.parameters())
+    assert repr(model) == (
+        "PersonalModel(client 2 of fedrep with cnn on digits, 2 of 2 rounds, test accuracy "
+        f"{reached:.1f} %; cnn, images 1x8x8 into 10 classes, {weights:,} parameters)"
+    )
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from fedtailor.cli import app, terminal
+from fedtailor.cli import app
 from fedtailor.cli.app import main
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.validation import flatten, parse_override
+from fedtailor.experiment import following
 from fedtailor.pretrain import generators
 from fedtailor.pretrain.drawing import Generated, GenerateRequest
 from fedtailor.pretrain.generators import (
@@ -78,7 +79,7 @@ def generate(file: Path, *more: object) -> list[object]:
 def test_pretrain_writes_a_file_prints_its_card_and_progress_beside(
     file: Path, say: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(terminal, "LINE_EVERY_S", 0.01)
+    monkeypatch.setattr(following, "LINE_EVERY_S", 0.01)
     order = ["pretrain", "--space", SPACE, "--preset", "default", "--data", "digits"]
     order += ["--out", tmp_path / "own.safetensors", "--workers", 1, *words()]
     out, errors = say(*order, "--json")

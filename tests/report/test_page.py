@@ -119,9 +119,7 @@ def test_what_is_sent_once_stands_beside_the_rest(changed: Path, fedavg: Run, tm
 def test_one_run_lists_untuned_tuned_and_gain(fedavg: Run, tmp_path: Path):
     found, summary = Reader(report(tmp_path, fedavg)).clients(), summarise(fedavg)
     tuned, untuned = (summary[key]["per_client"] for key in ("test_accuracy", "untuned"))
-    assert found == {
-        int(c): [untuned[c], tuned[c], pytest.approx(tuned[c] - untuned[c])] for c in tuned
-    }
+    assert found == {c: [untuned[c], tuned[c], pytest.approx(tuned[c] - untuned[c])] for c in tuned}
     gain = [row[2] for row in found.values()]
     assert gain == sorted(gain, key=lambda value: -(value or 0.0))
 
@@ -133,7 +131,7 @@ def test_several_runs_have_a_row_and_a_column_each(fedavg: Run, local: Run, tmp_
     accuracy = [summary["test_accuracy"] for summary in summaries]
     assert [row["accuracy"] for row in page.headline()] == [a["mean"] for a in accuracy]
     for client, values in page.clients().items():
-        assert values == [a["per_client"][str(client)] for a in accuracy]
+        assert values == [a["per_client"][client] for a in accuracy]
     assert all(summary["digest"] in page.text for summary in summaries)
     assert "did not deal the same images" not in page.text
 

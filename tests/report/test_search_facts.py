@@ -33,9 +33,9 @@ def test_policies_are_told_without_data(made: Run):
     (made.path / "partition.npz").unlink()
     found, space = database.search(made.db), space_of(made)
     assert [choice["name"] for choice in found["choices"]] == [c.name for c in space.choices]
-    assert list(found["clients"]) == [str(c) for c in range(6)]
+    assert list(found["clients"]) == list(range(6))
     assert "shared" not in found
-    one = found["clients"]["3"]
+    one = found["clients"][3]
     chances = [torch.tensor(p) for p in one["probabilities"].values()]
     assert [int(p.argmax()) for p in chances] == one["genes"]
     assert [float(p.sum()) for p in chances] == pytest.approx([1.0] * 19)
@@ -62,7 +62,7 @@ def test_forty_five_choices_are_lines_of_a_terminal(tmp_path: Path):
     many = made_up(tmp_path / "many", clients=50, rounds=1, space=space)
     lines = search_lines(database.search(many.db))
     assert max(len(line) for line in lines) < 115
-    genes = database.search(many.db)["clients"]["7"]["genes"]
+    genes = database.search(many.db)["clients"][7]["genes"]
     assert any("".join(map(str, genes)) in line for line in lines)
     assert sum("most decided" in line or "least decided" in line for line in lines) == 2
     assert "   ... and 10 more (--json has all)" in lines
@@ -84,7 +84,7 @@ def test_genes_that_make_no_difference_do_not_count(tmp_path: Path):
 
 def test_the_papers_way_is_the_latest_drawn_subnet(made: Run, tmp_path: Path):
     found = summarise(made)["trained"]
-    latest = {str(c): (c + (4 if c % 2 == 0 else 3)) / 20 for c in range(6)}
+    latest = {c: (c + (4 if c % 2 == 0 else 3)) / 20 for c in range(6)}
     assert found["per_client"] == pytest.approx(latest)
     assert found["mean"] == pytest.approx(sum(latest.values()) / 6)
     assert found["worst10"] == min(latest.values()) and found["of"] == 6

@@ -3,16 +3,16 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from fedtailor.cli.app import main
-from fedtailor.cli.plan_text import plan_lines
 from fedtailor.core.errors import UserError
 from fedtailor.data.client_names import find_client
 from fedtailor.experiment.lifecycle import run as run_experiment
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.steps import ClientFailedError
 from fedtailor.report.page import write_report
@@ -44,6 +44,7 @@ def test_names_go_from_the_data_to_the_run_folder_and_the_report(
 ):
     found = run_experiment(table, tmp_path / "run")
     assert client_names(found) == NAMES == summarise(found)["client_names"]
+    assert found.clients == {0: "hospital-a", 1: "klinik-ö", 2: "practice 3"}
     assert client_labels(found) == ["hospital-a (0)", "klinik-ö (1)", "practice 3 (2)"]
     assert [client_number(found, text) for text in ("klinik-ö", "1", "practice 3")] == [1, 1, 2]
     with pytest.raises(UserError, match=r"'hospital-b'; did you mean hospital-a\?"):
@@ -71,6 +72,13 @@ def test_clients_of_data_without_names_are_numbers(
 
 def test_a_name_that_is_a_number_comes_before_the_number():
     assert [find_client(["1", "2", "7"], text) for text in ("1", "2", "7", "0")] == [0, 1, 2, 0]
+
+
+def test_a_number_from_python_is_never_a_name():
+    names = ["1", "2", "7"]
+    assert [find_client(names, number) for number in (0, 1, cast(int, np.int64(2)))] == [0, 1, 2]
+    with pytest.raises(UserError, match="3 clients, numbered from 0; 7 is none"):
+        find_client(names, 7)
 
 
 def test_plan_and_failures_name_clients(
@@ -116,7 +124,7 @@ def test_the_mean_over_images_counts_clients_by_their_test_images(
     own = {"path": str(tmp_path / "own.npz"), "partition": "by_client"}
     found = summarise(run_experiment(tiny(rounds=1, cohort=2) | {"data": own}, tmp_path / "run"))
     one = found["test_accuracy"]
-    right = sum(one["per_client"][str(k)] * size for k, size in enumerate(sizes))
+    right = sum(one["per_client"][k] * size for k, size in enumerate(sizes))
     assert right == pytest.approx(round(right)), "whole images"
     assert one["mean_over_images"] == pytest.approx(right / 60) != pytest.approx(one["mean"])
     assert found["test_images"] == {"all": 60, "fewest": 10}

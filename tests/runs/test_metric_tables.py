@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtailor import Run, UserError, run, summarise
+from fedtailor import Run, UserError, summarise
 from fedtailor.cli.app import main
+from fedtailor.experiment.lifecycle import run
 from fedtailor.runs.metric_tables import metrics_csv, write_tensorboard
 
 
@@ -50,7 +51,3 @@ def test_tensorboard_has_means_over_clients_by_round(made: Run, tmp_path: Path):
     assert "test/untuned/accuracy over clients" in events.Tags()["histograms"]
     with pytest.raises(UserError, match="is not empty; nothing was written"):
         write_tensorboard(made, tmp_path / "tb")
-
-
-def test_a_run_says_what_it_is(made: Run):
-    assert repr(made) == f"Run({str(made.path)!r}: fedavg with cnn on digits, 2 of 2 rounds)"

@@ -10,7 +10,6 @@ import pytest
 import safetensors.torch
 
 from fedtailor.algorithms.fedavg import FedAvg
-from fedtailor.cli.plan_text import plan_lines
 from fedtailor.cli.terminal import summary_lines
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import ClientInfo, Setting
@@ -18,6 +17,7 @@ from fedtailor.engines import _in_process
 from fedtailor.experiment import rounds as loop
 from fedtailor.experiment.gain import measure_gain
 from fedtailor.experiment.lifecycle import resume, run
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.planning import plan
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.experiment.rounds import draw_cohort

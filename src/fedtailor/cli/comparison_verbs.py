@@ -39,7 +39,7 @@ def compare(
         as_csv: print all numbers as CSV.
         as_latex: print a table for a paper.
     """
-    from fedtailor.cli import comparison_text
+    from fedtailor.report import comparison_text
     from fedtailor.runs.comparison_table import compare as compared
 
     if not paths:

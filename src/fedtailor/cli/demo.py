@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.cli import terminal
-from fedtailor.experiment import lifecycle
-from fedtailor.experiment.progress import RunProgress
+from fedtailor.experiment import running
+from fedtailor.experiment.following import followed
 from fedtailor.report.page import write_report
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
@@ -60,9 +60,9 @@ def show(out: Path | None) -> list[Run]:
     folder = out or Path("runs") / time.strftime("demo-%Y-%m-%d-%H%M%S")
     runs = []
     for place, name in enumerate(METHODS, 1):
-        progress = RunProgress()
-        with terminal.follow(progress, f"{place} of {len(METHODS)}, {name}"):
-            runs.append(lifecycle.run(config_of(name), folder / name, progress))
+        with followed(True, f"{place} of {len(METHODS)}, {name}") as progress:
+            made = running.run(config_of(name), folder / name, progress, report=False)
+        runs.append(made)
     page = write_report(runs, folder / "report.html", folder / "figures")
     print("\n".join(terminal.result_lines([summarise(run) for run in runs])))
     print(f"report:     {page}")

@@ -52,8 +52,8 @@ def pretrain(
         device: where networks are trained: auto, cpu or cuda.
         as_json: print the generator's card as JSON; of a supernet alone its file, size and hash.
     """
-    from fedtailor.cli import terminal
     from fedtailor.core.validation import parse_override
+    from fedtailor.experiment.following import living
     from fedtailor.pretrain import generators
 
     request = generators.PretrainRequest(
@@ -61,7 +61,7 @@ def pretrain(
     )
     file, now = request.file, ["reading"]
     try:
-        with terminal.living(lambda: f"{file.name}: {now[0]}"):
+        with living(lambda: f"{file.name}: {now[0]}"):
             made = generators.make(
                 request,
                 dict(parse_override(text) for text in overrides),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fedtailor.cli.common import AsJson, print_json
-from fedtailor.core.errors import UserError
 
 if TYPE_CHECKING:
     from fedtailor.runs.folder import Run
@@ -127,16 +126,12 @@ def report(
             compare-....html in the current folder. Its figures go beside it.
         reach: tell how long each run took to reach this accuracy, or that of one of them.
     """
-    from fedtailor.report.page import default_page, figures_of, write_report
-    from fedtailor.runs.folder import Run
+    from fedtailor.report.comparing import report_on
+    from fedtailor.report.page import figures_of
     from fedtailor.runs.time_to_accuracy import wanted
 
-    target = out or default_page(paths)
-    if target.is_dir():
-        raise UserError(f"--out: {target} is a folder; name a page, such as {target}/report.html")
-    goal, figures = None if reach is None else wanted(reach), figures_of(target)
-    page = write_report([Run(path) for path in paths], target, figures, goal)
-    print(f"wrote {page}, its figures and their numbers in {figures}")
+    page = report_on(*paths, out=out, reach=None if reach is None else wanted(reach))
+    print(f"wrote {page}, its figures and their numbers in {figures_of(page)}")
 
 
 def show_run(found: "Run", as_json: bool, reach: float | None = None) -> None:

@@ -48,11 +48,8 @@ def sweep(
         overrides: key=value,value; of one value, it is the same for all runs.
         out: where the run folders go; by default runs/ and the config's name, followed by -sweep.
     """
-    from fedtailor.cli import comparison_text
     from fedtailor.experiment import sweeping
-    from fedtailor.report.page import write_report
-    from fedtailor.runs.comparison import groups
-    from fedtailor.runs.comparison_table import compare
+    from fedtailor.report.comparing import compare
 
     folder = out or Path("runs") / f"{file.stem}-sweep"
     planned = sweeping.plan_sweep(file, overrides, folder)
@@ -64,5 +61,4 @@ def sweep(
         print(f"run {number} of {len(planned)}: {path}", flush=True)
         with run_verbs.followed(path, again) as progress:
             runs.append(sweeping.go_on(path, config, progress))
-        write_report([runs[-1]], path / "report.html", path / "figures")
-    print("\n".join(comparison_text.lines(compare(groups(runs)))))
+    print(compare(*runs))

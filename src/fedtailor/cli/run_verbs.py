@@ -13,7 +13,6 @@ from fedtailor.cli.look_verbs import show_run
 if TYPE_CHECKING:
     from fedtailor.experiment.progress import RunProgress
     from fedtailor.runs.config import Config
-    from fedtailor.runs.folder import Run
 
 Out = Annotated[Path | None, Parameter(help="The run folder; by default a new one below runs/.")]
 
@@ -44,14 +43,13 @@ def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
         as_json: print JSON for scripts.
     """
     config = _config(file, overrides)
-    from fedtailor.cli import plan_text
     from fedtailor.experiment import planning
 
     found = planning.plan(config)
     if as_json:
         print_json(found)
     else:
-        print("\n".join(plan_text.plan_lines(found)))
+        print(found)
 
 
 def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False) -> None:
@@ -64,15 +62,15 @@ def run(file: Path, /, *overrides: str, out: Out = None, as_json: AsJson = False
         as_json: print what `show --json` prints at the end.
     """
     config = _config(file, overrides)
-    from fedtailor.experiment import lifecycle
+    from fedtailor.experiment import running
     from fedtailor.runs.create import default_path
 
     path = out or default_path(config)
     for text in config.warnings():
         warn(text)
     with followed(path) as progress:
-        found = lifecycle.run(config, path, progress)
-    _finish(found, as_json)
+        found = running.run(config, path, progress)
+    show_run(found, as_json)
 
 
 def resume(path: Path, /, *overrides: str, as_json: AsJson = False) -> None:
@@ -87,14 +85,14 @@ def resume(path: Path, /, *overrides: str, as_json: AsJson = False) -> None:
         as_json: print what `show --json` prints at the end.
     """
     from fedtailor.core.validation import parse_override
-    from fedtailor.experiment import lifecycle
+    from fedtailor.experiment import running
     from fedtailor.experiment.extending import extend
 
     if overrides:
         warn(extend(path, dict(parse_override(text) for text in overrides)))
     with followed(path) as progress:
-        found = lifecycle.resume(path, progress)
-    _finish(found, as_json)
+        found = running.resume(path, progress)
+    show_run(found, as_json)
 
 
 def onboard(
@@ -131,7 +129,7 @@ def onboard(
         as_json: print what `show --json` prints at the end.
     """
     from fedtailor.core.validation import parse_override
-    from fedtailor.experiment import onboarding
+    from fedtailor.experiment import onboarding, running
     from fedtailor.runs import database
 
     changes = dict(parse_override(text) for text in overrides)
@@ -139,8 +137,8 @@ def onboard(
     changes |= {} if rounds is None else {"rounds": rounds}
     target = out or onboarding.default_path(path)
     with followed(target) as progress:
-        found = onboarding.onboard(path, target, progress, **changes)
-    _finish(found, as_json)
+        found = running.onboard(path, target, progress, **changes)
+    show_run(found, as_json)
     for text in database.warnings(found.db):
         warn(text)
 
@@ -192,7 +190,7 @@ def gain(
 @contextmanager
 def followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     """Show how far a run is while the body does it; say how to go on if it ends early."""
-    from fedtailor.cli import terminal
+    from fedtailor.experiment.following import show
     from fedtailor.experiment.progress import RunProgress
     from fedtailor.experiment.steps import ClientFailedError
     from fedtailor.runs.folder import Run
@@ -200,7 +198,7 @@ def followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     progress = RunProgress()
     again = again or f"fedtailor resume {path}"
     try:
-        with terminal.follow(progress, path.name):
+        with show(progress, path.name):
             yield progress
     except KeyboardInterrupt:
         if (path / "run.db").exists():
@@ -216,14 +214,6 @@ def followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
                 f"algorithm.lr={lr / 10:g} (it is {lr:g}) or algorithm.clip=1"
             )
         fail(f"{error}\nDetails are in {path / 'log.txt'}; {how}", 1)
-
-
-def _finish(found: "Run", as_json: bool) -> None:
-    """Write the report of a run, and print what it found."""
-    from fedtailor.report.page import write_report
-
-    write_report([found], found.path / "report.html", found.path / "figures")
-    show_run(found, as_json)
 
 
 def _config(file: Path, overrides: tuple[str, ...]) -> "Config":

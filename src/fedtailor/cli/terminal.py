@@ -1,91 +1,20 @@
-"""What people see: live progress and tables."""
+"""What people see: tables."""
 
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-
-from fedtailor.data.client_names import label_of
-from fedtailor.experiment.progress import RunProgress
 from fedtailor.report.search_facts import mean_entropies
-from fedtailor.report.wording import clip, duration, mean_and_spread, percent, plus_minus
+from fedtailor.report.wording import (
+    MAX_ROWS,
+    client_column,
+    duration,
+    mean_and_spread,
+    percent,
+    plus_minus,
+)
 
-LINE_EVERY_S = 5.0
-PACED = 2  # rounds after which the time that is left can be told
-FEW_LETTERS = 5  # of a run's name that still say something
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # options of a choice, in their order
-MAX_ROWS = 40  # clients in a table for people
-LETTERS = 22  # of a client's name
 NAMED = 3  # choices that are called the most and the least decided
-
-console = Console(stderr=True, highlight=False)
-
-
-def line(progress: RunProgress, label: str = "", width: int | None = None) -> str:
-    """Put the progress into one line; where it is too long, what matters least is left out."""
-    before = progress.unit == "round" and not progress.round  # nothing can be counted yet
-    now = f"{progress.doing} {progress.done}/{progress.total}" if progress.total else progress.doing
-    parts: dict[str, str] = {}  # in the order of the line
-    if not before:
-        parts["round"] = f"{progress.unit} {progress.round}/{progress.rounds}"
-    parts["now"] = now
-    if progress.mean is not None and progress.worst is not None:
-        parts["accuracy"] = f"accuracy {percent(progress.mean)}"
-        parts["worst"] = f"worst 10 % {percent(progress.worst)}"
-    if progress.unit == "round" and not before:
-        parts["sent"] = f"{progress.bytes / 1e6:.1f} MB"
-    if progress.rounds_done >= PACED:
-        pace = progress.seconds / progress.rounds_done
-        left = progress.rounds - progress.rounds_done - progress.started_at
-        parts["pace"] = f"{f'{pace:.2g}' if pace < 10 else f'{pace:.0f}'} s/{progress.unit}"
-        if left > 0:
-            parts["left"] = f"{duration(pace * left)} left"
-    named = f"{label}: " if label else ""
-    for least in ("sent", "pace", "worst", None):
-        text = named + " · ".join(parts.values())
-        if width is None or len(text) <= width:
-            return text
-        parts.pop(least or "", None)
-    short = " · ".join(parts.values())
-    room = width - len(short) - 2
-    return f"{clip(label, room)}: {short}" if label and room >= FEW_LETTERS else short[:width]
-
-
-def follow(progress: RunProgress, label: str) -> AbstractContextManager[None]:
-    """Show how far a run is while the body runs."""
-    width = console.width if console.is_terminal else None
-    return living(lambda: line(progress, label, width))
-
-
-@contextmanager
-def living(now: Callable[[], str]) -> Iterator[None]:
-    """Show a text while the body runs: one living line; plain lines without a terminal."""
-    if console.is_terminal:
-        with Live(
-            console=console,
-            get_renderable=now,
-            refresh_per_second=5,
-            transient=True,
-        ):
-            yield
-        return
-    stop = threading.Event()
-    thread = threading.Thread(target=_print_lines, args=(now, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _print_lines(now: Callable[[], str], stop: threading.Event) -> None:
-    while not stop.wait(LINE_EVERY_S):
-        print(now(), file=sys.stderr, flush=True)
 
 
 def result_lines(summaries: list[dict[str, Any]]) -> list[str]:
@@ -192,19 +121,6 @@ def cost_lines(cost: dict[str, Any] | None) -> list[str]:
     return [*lines, f"  {'sent':{width}}{', '.join(bytes_)}", f"server          {', '.join(own)}"]
 
 
-def client_column(clients: Iterable[int | str], names: Sequence[str] = ()) -> dict[int | str, str]:
-    """Return a column of clients' names, numbers beside them, as wide as its heading `client`.
-
-    What is not a number, such as `shared`, stands as it is.
-    """
-    texts: dict[int | str, str] = {"client": "client"}
-    for client in clients:
-        numbered = isinstance(client, int) or client.isdigit()
-        texts[client] = clip(label_of(names, int(client)), LETTERS) if numbered else str(client)
-    width = max(len(text) for text in texts.values())
-    return {client: text.rjust(width) for client, text in texts.items()}
-
-
 def search_lines(found: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
     """Tell every policy in a line, and which choices are decided."""
     rows = _policies(found)
@@ -233,7 +149,7 @@ def search_lines(found: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def archive_lines(found: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
+def archive_lines(found: dict[int, Any], names: Sequence[str] = ()) -> list[str]:
     """Tell in a line what each client that searches for itself has found."""
     if not found:
         return []

@@ -78,10 +78,12 @@ def _seconds_left(sight: "Sight", number: int) -> float:
 
 def _show_live(path: Path) -> "Sight":
     """Show the latest rounds and how far the run is; return what was seen last."""
-    from fedtailor.cli.terminal import console, line, living
+    from rich.console import Console
+
+    from fedtailor.experiment.following import line, living
     from fedtailor.runs.watching import sights
 
-    looks = sights(path)
+    console, looks = Console(stderr=True), sights(path)
     sight = next(looks)
 
     def now() -> str:

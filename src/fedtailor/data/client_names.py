@@ -20,9 +20,10 @@ def label_of(names: Sequence[str], number: int) -> str:
     return f"{names[number]} ({number})"
 
 
-def find_client(names: Sequence[str], text: str) -> int:
-    """Return the number of the client that is meant; a name comes before a number."""
-    if text in names:
+def find_client(names: Sequence[str], wanted: int | str) -> int:
+    """Return the number of the client that is meant; of a text, a name comes before a number."""
+    text = str(wanted)
+    if isinstance(wanted, str) and text in names:
         return list(names).index(text)
     if text.isascii() and text.isdigit():
         if int(text) < len(names):

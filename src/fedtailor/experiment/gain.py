@@ -17,6 +17,7 @@ from fedtailor.core.space import Arch
 from fedtailor.core.types import NEVER, ClientInfo, Failure, Message, Tensors
 from fedtailor.data.federation import load_federation
 from fedtailor.engines._base import Ticket
+from fedtailor.experiment.following import followed
 from fedtailor.experiment.lifecycle import open_engine, started_engine
 from fedtailor.experiment.prepare import prepare
 from fedtailor.experiment.progress import RunProgress
@@ -51,7 +52,7 @@ def measure_gain(
     epochs: int = EPOCHS,
     weights: Weights = "theirs",
     clients: int | None = None,
-    progress: RunProgress | None = None,
+    progress: bool | RunProgress | None = None,
 ) -> dict[str, Any]:
     """Tune every client's final network on every client's data; return what is personal about it.
 
@@ -61,16 +62,17 @@ def measure_gain(
         weights: "theirs": networks as they are; "global": their architectures, with weights cut
             from the run's last supernet, so that architectures alone differ.
         clients: only so many, the first ones.
-        progress: an object to follow the work by, from another thread.
+        progress: as of `run`.
     """
     run = Run(path)
     question = _question(run, epochs, weights, clients)
-    progress = progress or RunProgress()
-    progress.unit, progress.rounds = "network", len(question.clients)
     known = pair_table.tuned_pairs(run.db, weights, epochs)
     there = {(pair.client, pair.network) for pair in known}
     if any((i, j) not in there for i in question.clients for j in question.clients):
-        _measure(run, question, progress)
+        with followed(progress, run.path.name) as state:
+            state.unit, state.rounds = "network", len(question.clients)
+            _measure(run, question, state)
+            state.doing, state.done, state.total = "finished", 0, 0
     return gain_table(run, weights, epochs, question.clients)
 
 

@@ -1,44 +1,63 @@
 """What an experiment will cost, before it is run: measured on a few images of one client."""
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fedtailor.core.compute import cores
 from fedtailor.core.space import Arch
 from fedtailor.data.federation import load_federation
+from fedtailor.experiment.plan_text import plan_lines
 from fedtailor.experiment.prepare import Prepared, prepare
 from fedtailor.experiment.rehearsal import Amount, Rehearsed, rehearse
 from fedtailor.networks import cost
-from fedtailor.runs.config import Config
+from fedtailor.runs.config import Config, as_config
 
 
-def plan(config: Config) -> dict[str, Any]:
-    """Say who the clients are and what a run costs; nothing is kept of what is tried for it."""
+class Plan(dict[str, Any]):
+    """What a run would cost: a dictionary that shows itself as `fedtailor plan` does."""
+
+    def __repr__(self) -> str:
+        """Say it in a few lines and a picture of the labels."""
+        return "\n".join(plan_lines(self))
+
+
+def plan(config: str | Path | Mapping[str, Any] | Config, **overrides: Any) -> Plan:
+    """Say who the clients are and what a run costs; nothing is kept of what is tried for it.
+
+    Args:
+        config: a TOML file, a table of the same form, or a Config.
+        overrides: values that replace the config's: `seed=1, data={"alpha": 1.0}`.
+    """
+    config = as_config(config, overrides)
     prepared = prepare(config, load_federation(config.data))
     federation, space = prepared.federation, prepared.setting.space
     measured = rehearse(prepared)
     bounds, unseen = federation.bounds.tolist(), federation.unseen_tests().sum(axis=1).tolist()
     sizes = {"smallest": space.smallest(), "middle": space.middle(), "largest": space.largest()}
     searched = config.algorithm.searches and bool(space.choices)
-    return {
-        "clients": federation.clients,
-        "new_clients": federation.new_clients,
-        "client_names": federation.names,
-        "classes": list(federation.classes),
-        "label_counts": federation.label_counts().tolist(),
-        "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
-        **({"shifts": [str(one) for one in federation.shifts]} if federation.shifts else {}),
-        **({} if prepared.public is None else {"public": len(prepared.public)}),
-        **({"unseen_tests": unseen} if federation.tells_unseen else {}),
-        "image_shape": list(prepared.setting.task.shape),
-        **_prices(prepared, prepared.setting.arch),
-        "architectures": {
-            name: _prices(prepared, size) for name, size in sizes.items() if searched
-        },
-        **_scale_up(prepared, measured),
-        "warnings": list(config.warnings()),
-        "notes": [*_about_workers(config), *federation.notes],
-    }
+    return Plan(
+        {
+            "clients": federation.clients,
+            "new_clients": federation.new_clients,
+            "client_names": federation.names,
+            "classes": list(federation.classes),
+            "label_counts": federation.label_counts().tolist(),
+            "sizes": [{"train": b - a, "val": c - b, "test": d - c} for a, b, c, d in bounds],
+            **({"shifts": [str(one) for one in federation.shifts]} if federation.shifts else {}),
+            **({} if prepared.public is None else {"public": len(prepared.public)}),
+            **({"unseen_tests": unseen} if federation.tells_unseen else {}),
+            "image_shape": list(prepared.setting.task.shape),
+            **_prices(prepared, prepared.setting.arch),
+            "architectures": {
+                name: _prices(prepared, size) for name, size in sizes.items() if searched
+            },
+            **_scale_up(prepared, measured),
+            "warnings": list(config.warnings()),
+            "notes": [*_about_workers(config), *federation.notes],
+        }
+    )
 
 
 def _about_workers(config: Config) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedtailor.core.errors import UserError
 from fedtailor.core.files import lock_folder
 from fedtailor.data.federation import load_federation
+from fedtailor.experiment.following import followed
 from fedtailor.experiment.lifecycle import create, execute, open_engine, resume, started_engine
 from fedtailor.experiment.prepare import prepare
 from fedtailor.experiment.progress import RunProgress
@@ -18,14 +19,16 @@ from fedtailor.runs.summary import digest
 
 
 def rerun(
-    path: str | Path, out: str | Path | None = None, progress: RunProgress | None = None
+    path: str | Path,
+    out: str | Path | None = None,
+    progress: bool | RunProgress | None = None,
 ) -> tuple[Run, str | None]:
     """Do a finished run once more; return the new one and the first difference, None if equal.
 
     Args:
         path: the run; it is only read.
         out: the new run folder, by default RUN-again; one that was interrupted is gone on with.
-        progress: an object to follow the run by, from another thread.
+        progress: as of `run`.
     """
     old = Run(path)
     if not old.finished():
@@ -33,13 +36,11 @@ def rerun(
             f"{old.path}: the run is not finished; `fedtailor resume {old.path}` goes on with it"
         )
     target = Path(out) if out is not None else default_path(old.path)
-    if (target / "run.db").exists():
-        new = Run(target)
-        if new.config != old.config:
-            raise UserError(f"{target}: is a run of another config; --out takes another folder")
-        new = resume(target, progress)
-    else:
-        new = _begin(old, target, progress)
+    begun = (target / "run.db").exists()
+    if begun and Run(target).config != old.config:
+        raise UserError(f"{target}: is a run of another config; --out takes another folder")
+    with followed(progress, target.name) as state:
+        new = resume(target, state) if begun else _begin(old, target, state)
     return new, first_difference(old, new)
 
 
@@ -49,7 +50,7 @@ def default_path(path: Path) -> Path:
     return whole.with_name(f"{whole.name}-again")
 
 
-def _begin(old: Run, target: Path, progress: RunProgress | None) -> Run:
+def _begin(old: Run, target: Path, progress: RunProgress) -> Run:
     config = read_config(old.path / CONFIG)
     start = old.path / START  # the copy that the run began with, whatever became of the original
     with started_engine(config.engine) as engine:

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.validation import parse_override
-from fedtailor.experiment import lifecycle
+from fedtailor.experiment import running
 from fedtailor.experiment.progress import RunProgress
 from fedtailor.runs.config import Config, config_table, read_config
 from fedtailor.runs.folder import Run
@@ -44,11 +44,11 @@ def plan_sweep(file: Path, words: Sequence[str], out: Path) -> dict[Path, Config
     return found
 
 
-def go_on(path: Path, config: Config, progress: RunProgress | None) -> Run:
-    """Begin a run, go on with it, or leave it if it is finished."""
+def go_on(path: Path, config: Config, progress: bool | RunProgress | None = None) -> Run:
+    """Begin a run, go on with it, or leave it if it is finished; write its report."""
     if (path / "run.db").exists():
-        return lifecycle.resume(path, progress)
-    return lifecycle.run(config, path, progress)
+        return running.resume(path, progress)
+    return running.run(config, path, progress)
 
 
 def _refuse_other(path: Path, config: Config) -> None:

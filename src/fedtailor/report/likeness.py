@@ -32,10 +32,10 @@ class Likeness:
 def likeness(run: Run, distance: Distance | None = None) -> Likeness | None:
     """Compare the clients that have a policy or an archive of their own; None if too few have."""
     counts, found = label_counts(run), what_is_known(run).get("clients", {})
-    clients = [int(client) for client in found][:MOST]
+    clients = list(found)[:MOST]
     if counts is None or len(clients) < FEWEST or max(clients) >= len(counts.counts):
         return None
-    rows = [found[str(client)]["probabilities"] for client in clients]
+    rows = [found[client]["probabilities"] for client in clients]
     chances = [np.array([row[choice] for row in rows]) for choice in rows[0]]
     return compare(clients, counts.counts[clients], chances, distance or leanings)
 

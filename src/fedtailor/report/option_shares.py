@@ -6,6 +6,7 @@ import numpy as np
 
 from fedtailor.report.search_facts import Floats, Search, option_name
 from fedtailor.runs import database
+from fedtailor.runs.archives import option_counts
 
 MAX_OPTIONS = 12  # that can be told apart in a picture
 
@@ -33,7 +34,7 @@ def option_shares(search: Search) -> Shares | None:
     if not words:
         names = [_ranks(len(c["options"])) for c in choices]
     options = list(dict.fromkeys(name for row in names for name in row))
-    counts = database.option_counts(search.run.db, role)
+    counts = option_counts(search.run.db, role)
     if not counts or len(options) > MAX_OPTIONS:
         return None
     rounds = sorted(counts)
@@ -59,7 +60,7 @@ def coverage(search: Search) -> dict[tuple[int, int], int]:
     role, _ = _what(search)
     if role == "decided":  # all of a supernet was trained, whatever is decided
         return {}
-    for counts in database.option_counts(search.run.db, role).values():
+    for counts in option_counts(search.run.db, role).values():
         for key, number in counts.items():
             found[key] = found.get(key, 0) + number
     return found

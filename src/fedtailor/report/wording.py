@@ -1,11 +1,14 @@
 """How numbers are written for people, on the page and in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fedtailor.data.client_names import label_of
 from fedtailor.runs.comparison import Interval
 
 MINUS = "\N{MINUS SIGN}"
+MAX_ROWS = 40  # clients in a table of a terminal
+LETTERS = 22  # of a client's name in it
 
 
 def percent(share: float) -> str:
@@ -81,3 +84,16 @@ def clip(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     return f"{text[: length // 2]}…{text[-((length - 1) // 2) :]}"
+
+
+def client_column(clients: Iterable[int | str], names: Sequence[str] = ()) -> dict[int | str, str]:
+    """Return a column of clients' names, numbers beside them, as wide as its heading `client`.
+
+    What is not a number, such as `shared`, stands as it is.
+    """
+    texts: dict[int | str, str] = {"client": "client"}
+    for client in clients:
+        numbered = isinstance(client, int)
+        texts[client] = clip(label_of(names, client), LETTERS) if numbered else client
+    width = max(len(text) for text in texts.values())
+    return {client: text.rjust(width) for client, text in texts.items()}

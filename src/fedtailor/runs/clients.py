@@ -1,14 +1,12 @@
 """Whom a run's numbers of clients mean: read from the run folder alone."""
 
-from fedtailor.data.client_names import find_client, label_of, names_or_numbers
-from fedtailor.runs import database
+from fedtailor.data.client_names import find_client, label_of
 from fedtailor.runs.folder import Run
 
 
 def client_names(run: Run) -> list[str]:
-    """Return what all clients are called, new ones included; by numbers where data has no names."""
-    names = [str(name) for name in run.partition("names").get("names", ())]
-    return names_or_numbers(names, len(database.devices(run.db)))
+    """Return what all clients are called, in the order of their numbers."""
+    return list(run.clients.values())
 
 
 def client_labels(run: Run) -> list[str]:
@@ -17,6 +15,6 @@ def client_labels(run: Run) -> list[str]:
     return [label_of(names, number) for number in range(len(names))]
 
 
-def client_number(run: Run, text: str) -> int:
+def client_number(run: Run, client: int | str) -> int:
     """Return the number of the client that a name or a number means."""
-    return find_client(client_names(run), text)
+    return find_client(client_names(run), client)

@@ -135,7 +135,7 @@ def accuracies(run: Run, model: str | None = None, score: str = "accuracy") -> d
     """Return each client's last test accuracy, of the model it would deploy or of another."""
     round = evaluated_round(run)
     found = spread(run, round, model or headline(run, round), score)
-    return {int(client): value for client, value in found["per_client"].items()} if found else {}
+    return dict(found["per_client"]) if found else {}
 
 
 def means(values: Sequence[dict[int, float]]) -> dict[int, float]:

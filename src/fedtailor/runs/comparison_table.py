@@ -86,7 +86,7 @@ def _of_run(run: Run, model: str) -> dict[int, float]:
         return accuracies(run)
     if model == "trained":
         found = trained(run)
-        return {int(c): v for c, v in found["per_client"].items()} if found else {}
+        return dict(found["per_client"]) if found else {}
     if model == "score":
         best = {row.client: row.score for row in database.architectures(run.db, "trained")}
         return {client: score for client, score in best.items() if score is not None}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedtailor.core.errors import UserError
-from fedtailor.core.records import NEVER, Budget, ClientInfo, Json, Spent
+from fedtailor.core.records import NEVER, Budget, ClientInfo, Spent
 from fedtailor.runs.record import RoundRecord
 from fedtailor.runs.schema import OFFSPRING, SCHEMA, TIMING
 
@@ -32,7 +32,8 @@ class Database:
             self.query("SELECT round, digest FROM state LIMIT 1")
         except sqlite3.DatabaseError as error:
             torn = read_only and path.with_name(f"{path.name}-journal").exists()
-            why = "a process was killed writing it; `fedtailor resume` mends that" if torn else error
+            killed = "a process was killed writing it; `fedtailor resume` mends that"
+            why = killed if torn else error
             raise UserError(f"{path}: cannot be read ({why})") from None
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -295,29 +296,19 @@ def has_role(db: Database, role: str) -> bool:
     return bool(db.query("SELECT 1 FROM architecture WHERE role = ? LIMIT 1", role))
 
 
-def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], int]]:
-    """Count by round how many architectures of a role took an option (choice, gene)."""
-    rows = db.query(
-        "SELECT round, each.key, each.value, count(*) FROM architecture, json_each(arch) AS each"
-        " WHERE role = ? GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
-        role,
-    )
-    found: dict[int, dict[tuple[int, int], int]] = {}
-    for round, choice, gene, number in rows:
-        found.setdefault(round, {})[choice, gene] = number
-    return found
-
-
-def search(db: Database) -> dict[str, Json]:
+def search(db: Database) -> dict[str, Any]:
     """Return what was known of the search after the last tested round; {} without a search."""
     rows = db.query("SELECT round FROM search")
     return _search(db, rows[0][0]) if rows else {}
 
 
 @lru_cache(maxsize=32)
-def _search(db: Database, round: int) -> dict[str, Json]:
+def _search(db: Database, round: int) -> dict[str, Any]:
     """Read it once: of many clients it is large."""
-    return json.loads(db.query("SELECT found FROM search WHERE round = ?", round)[0][0])
+    found = json.loads(db.query("SELECT found FROM search WHERE round = ?", round)[0][0])
+    if "clients" in found:  # JSON has texts for keys
+        found["clients"] = {int(client): one for client, one in found["clients"].items()}
+    return found
 
 
 # Reading: what it took, and what happened

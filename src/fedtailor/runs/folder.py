@@ -7,6 +7,7 @@ are deleted, so killing the process at any moment loses at most the round in pro
 Nothing here runs code that a folder names: its config is a plain table.
 """
 
+import sqlite3
 import time
 import tomllib
 import zipfile
@@ -18,8 +19,10 @@ import numpy as np
 
 from fedtailor.core import files
 from fedtailor.core.errors import UserError
+from fedtailor.data.client_names import names_or_numbers
 from fedtailor.runs import database
 from fedtailor.runs.database import Database
+from fedtailor.runs.headlines import in_short
 from fedtailor.runs.record import RoundRecord
 
 CONFIG = "config.toml"
@@ -39,12 +42,11 @@ class Run:
         self.db = Database(self.path / "run.db", read_only)
 
     def __repr__(self) -> str:
-        """Say what the run is and how far."""
-        told = {key: self.config.get(key, {}) for key in ("algorithm", "space", "data")}
-        data = told["data"].get("path") or told["data"].get("name")
-        rounds = f"{max(self.last_round(), 0)} of {self.config.get('rounds')} rounds"
-        what = f"{told['algorithm'].get('name')} with {told['space'].get('name')} on {data}"
-        return f"Run({str(self.path)!r}: {what}, {rounds})"
+        """Say what the run is, how far it came and what it reached."""
+        try:
+            return f"Run({str(self.path)!r}: {in_short(self.config, self.db)})"
+        except (UserError, sqlite3.Error) as error:  # looking at it must not break a program
+            return f"Run({str(self.path)!r}: {error})"
 
     def close(self) -> None:
         """Close the database."""
@@ -60,6 +62,15 @@ class Run:
             raise UserError(f"{path}: the run's config is missing") from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
+
+    @cached_property
+    def clients(self) -> dict[int, str]:
+        """What all clients are called by their numbers, new ones included.
+
+        Where the data has no names, they are called by their numbers.
+        """
+        names = [str(name) for name in self.partition("names").get("names", ())]
+        return dict(enumerate(names_or_numbers(names, len(database.devices(self.db)))))
 
     def partition(self, *only: str) -> dict[str, np.ndarray]:
         """Return the arrays of partition.npz, all or some: which images are whose.

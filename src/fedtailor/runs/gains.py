@@ -94,7 +94,7 @@ def gain_table(run: Run, weights: str, epochs: int, clients: tuple[int, ...]) ->
         "tuned": found.tuned.tolist(),
         "untuned": found.untuned.tolist(),
         "per_client": {
-            str(client): {
+            client: {
                 "own_untuned": float(found.untuned[i, i]),
                 "own": float(own[i]),
                 "others": float(found.others[i]),

@@ -1,50 +1,71 @@
 """What a run found, as plain data: for `show`, the report and scripts."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedtailor.runs import database
+from fedtailor.runs import database, headlines
 from fedtailor.runs.archives import archives
 from fedtailor.runs.clients import client_names
 from fedtailor.runs.cost_summary import costs
 from fedtailor.runs.folder import Run, asked
 
 
-def summarise(run: Run) -> dict[str, Any]:
-    """Summarise a run; values that do not exist yet are null."""
+class Summary(dict[str, Any]):
+    """What a run found: a dictionary that says in short what is in it."""
+
+    def __repr__(self) -> str:
+        """Say what was run, what it reached and which keys there are."""
+        found, keys = self.get("test_accuracy"), ", ".join(self)
+        reached = (
+            "nothing tested yet"
+            if found is None
+            else f"test accuracy {100 * found['mean']:.1f} ± {100 * found['std']:.1f} % over "
+            f"{len(found['per_client'])} clients, worst 10 % {100 * found['worst10']:.1f} %"
+        )
+        told = ("algorithm", "space", "data", "rounds", "planned_rounds")
+        what = headlines.in_words(*(self.get(key) for key in told))
+        return f"Summary({what}, {reached}; keys: {keys})"
+
+
+def summarise(run: str | Path | Run) -> Summary:
+    """Summarise a run; values that do not exist yet are None, clients go by their numbers."""
+    run = run if isinstance(run, Run) else Run(run)
     data, evaluated, tests = asked(run, "data"), evaluated_round(run), tested_images(run)
     wall_s, modelled_s = database.seconds_spent(run.db)
-    return {
-        "run": str(run.path),
-        "algorithm": asked(run, "algorithm", "name"),
-        "space": asked(run, "space", "name"),
-        "data": data.get("path") or asked(run, "data", "name"),
-        "client_names": client_names(run),
-        "rounds": max(run.last_round(), 0),
-        "planned_rounds": asked(run, "rounds"),
-        "finished": run.finished(),
-        "evaluated_round": evaluated,
-        "digest": digest(run),
-        "test_images": _counted(tests),
-        "test_accuracy": _weighed(spread(run, evaluated, headline(run, evaluated)), tests),
-        "untuned": _weighed(spread(run, evaluated, "untuned"), tests),
-        "trained": trained(run),
-        "kept": spread(run, evaluated, "kept"),
-        "seen_labels": spread(run, evaluated, headline(run, evaluated), "seen_accuracy"),
-        "unseen_labels": spread(run, evaluated, headline(run, evaluated), "unseen_accuracy"),
-        "val_selected": _weighed(_selected(run, database.selected_round(run.db)), tests),
-        "curve": curve(run),
-        "other_scores": _other_scores(run, evaluated),
-        "bytes": database.bytes_sent(run.db),
-        "cost": costs(run),
-        "wall_s": round(wall_s, 3),
-        "modelled_s": round(modelled_s, 3),
-        "failures": database.failures(run.db),
-        "search": database.search(run.db),
-        "archives": archives(run),
-    }
+    return Summary(
+        {
+            "run": str(run.path),
+            "algorithm": asked(run, "algorithm", "name"),
+            "space": asked(run, "space", "name"),
+            "data": data.get("path") or asked(run, "data", "name"),
+            "client_names": client_names(run),
+            "rounds": max(run.last_round(), 0),
+            "planned_rounds": asked(run, "rounds"),
+            "finished": run.finished(),
+            "evaluated_round": evaluated,
+            "digest": digest(run),
+            "test_images": _counted(tests),
+            "test_accuracy": _weighed(spread(run, evaluated, headline(run, evaluated)), tests),
+            "untuned": _weighed(spread(run, evaluated, "untuned"), tests),
+            "trained": trained(run),
+            "kept": spread(run, evaluated, "kept"),
+            "seen_labels": spread(run, evaluated, headline(run, evaluated), "seen_accuracy"),
+            "unseen_labels": spread(run, evaluated, headline(run, evaluated), "unseen_accuracy"),
+            "val_selected": _weighed(_selected(run, database.selected_round(run.db)), tests),
+            "curve": curve(run),
+            "other_scores": _other_scores(run, evaluated),
+            "bytes": database.bytes_sent(run.db),
+            "cost": costs(run),
+            "wall_s": round(wall_s, 3),
+            "modelled_s": round(modelled_s, 3),
+            "failures": database.failures(run.db),
+            "search": database.search(run.db),
+            "archives": archives(run),
+        }
+    )
 
 
 def tested_images(run: Run) -> dict[int, int]:
@@ -58,12 +79,12 @@ def tested_images(run: Run) -> dict[int, int]:
 
 def evaluated_round(run: Run) -> int | None:
     """Return the last round after which all clients were tested."""
-    return max(database.tested_rounds(run.db), default=None)
+    return headlines.evaluated_round(run.db)
 
 
 def headline(run: Run, round: int | None) -> str:
     """Return the model that counts: the last that a client would deploy."""
-    return (database.tested_models(run.db, round) or ["untuned"])[-1]
+    return headlines.deployed_model(run.db, round)
 
 
 def spread(
@@ -115,7 +136,7 @@ def _spread(rows: list[tuple[int, float]]) -> dict[str, Any]:
         "mean": float(values.mean()),
         "std": float(values.std()),
         "worst10": worst_tenth(values),
-        "per_client": {str(client): value for client, value in rows},
+        "per_client": dict(rows),
     }
 
 
@@ -128,7 +149,7 @@ def _weighed(found: dict[str, Any] | None, tests: dict[int, int]) -> dict[str, A
     """Add the mean over all test images, as other tools print it: large clients count more."""
     if found is None:
         return None
-    known = [(value, tests.get(int(client), 0)) for client, value in found["per_client"].items()]
+    known = [(value, tests.get(client, 0)) for client, value in found["per_client"].items()]
     total = sum(size for _, size in known)
     mean = sum(value * size for value, size in known) / total if total else None
     return found | {"mean_over_images": mean}

@@ -50,7 +50,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_archives_stand_for_policies(alone: Run):
     found, known = archives(alone), what_is_known(alone)
-    assert set(known["clients"]) == set(found) == {"0", "1", "2", "3"}
+    assert set(known["clients"]) == set(found) == {0, 1, 2, 3}
     for client, one in found.items():
         for place, choice in enumerate(known["choices"]):
             genes = [arch[place] for arch in one["archive"]]

@@ -1,11 +1,10 @@
-"""What `plan` says."""
+"""What `plan` says, for people."""
 
 import itertools
 import textwrap
 from typing import Any
 
-from fedtailor.cli.terminal import MAX_ROWS, client_column
-from fedtailor.report.wording import duration
+from fedtailor.report.wording import MAX_ROWS, client_column, duration
 
 SHADES = " ·░▒▓█"  # of more and more images
 
