@@ -15,8 +15,7 @@ from fedtailor.core.errors import UserError, nearest
 from fedtailor.runs import database
 from fedtailor.runs.comparison import Group, accuracies, interval, means, same_data
 from fedtailor.runs.cost_summary import costs
-from fedtailor.runs.folder import Run
-from fedtailor.runs.saved_models import WEIGHTS
+from fedtailor.runs.folder import WEIGHTS, Run
 from fedtailor.runs.summary import trained, worst_tenth
 from fedtailor.runs.time_to_accuracy import common_rounds, time_to
 

@@ -28,6 +28,7 @@ from fedtailor.runs.record import RoundRecord
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
 START = "start.safetensors"  # the server's first state, of a run that begins with one
+WEIGHTS = "weights.safetensors"  # of a client, in its own folder
 
 
 class Run:

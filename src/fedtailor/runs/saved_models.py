@@ -9,9 +9,9 @@ import safetensors.torch
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.types import Json, Tensors
-from fedtailor.runs.folder import Run, asked
+from fedtailor.runs.folder import WEIGHTS, Run, asked
 
-ABOUT, WEIGHTS = "arch.json", "weights.safetensors"
+ABOUT = "arch.json"
 
 
 def model_folder(models: Path, client: int) -> Path:
