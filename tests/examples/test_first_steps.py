@@ -1,5 +1,6 @@
 """The notebook of first steps, executed in a kernel as a reader would."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def shown(outputs: dict[str, list[dict[str, Any]]], code: str) -> list[dict[str,
 
 def test_progress_is_one_line_below_its_cell(outputs: dict[str, list[dict[str, Any]]]):
     line, said = (data["text/plain"] for data in shown(outputs, "together = run("))
-    assert line.startswith("fedavg: round 8/8 · finished · ") and "\n" not in line
+    assert re.fullmatch(r"fedavg: round 8/8 · finished · [\d.]+ MB · [\d.]+ s/round", line)
     assert said.startswith("Run('runs/first/fedavg': fedavg with cnn on digits, 8 of 8 rounds, ")
     kinds = {output["output_type"] for cell in outputs.values() for output in cell}
     assert kinds == {"display_data", "execute_result"}, "nothing is printed beside"

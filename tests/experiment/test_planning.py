@@ -48,8 +48,8 @@ def test_a_search_on_the_clients_is_planned_by_what_it_will_do(tmp_path: Path):
 
 
 def test_a_fixed_network_is_planned_as_one(tiny: Tiny):
-    found = plan(tiny(space=SPACE), algorithm={"name": "fedavg"})  # a table, as `run` takes it
-    assert found["architectures"] == {}
+    found = plan(tiny(space=SPACE), data={"clients": 3})  # a table, as `run` takes it
+    assert found["architectures"] == {} and found["clients"] == 3
     assert any(line.startswith("model  ") for line in plan_lines(found))
 
 

@@ -37,6 +37,7 @@ def test_a_sweep_goes_on_as_a_whole_and_ends_with_a_comparison(
     folders = {p.name for p in (tmp_path / "all").iterdir()}
     assert folders == {"seed=0,fedavg", "seed=1,fedavg", "seed=0,local", "seed=1,local"}
     assert "| minus fedavg | " in out
+    assert all((tmp_path / "all" / name / "report.html").is_file() for name in folders)
     before = {p: (p / "run.db").stat().st_mtime_ns for p in (tmp_path / "all").iterdir()}
     with pytest.raises(SystemExit, match="0"):
         main([*words, "--out", str(tmp_path / "all")])

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 from fedtailor import Run, summarise
+from fedtailor.core.types import Log, Metric
+from fedtailor.runs.record import RoundRecord
 from tests.helpers.sample_runs import made_up
 
 
@@ -21,6 +23,15 @@ def test_a_run_says_what_it_is_and_what_it_reached(tmp_path: Path):
     assert ": mine.py:Mine with " in repr(Run(tmp_path / "run")), "not where its code is"
     config.unlink()
     assert "config is missing" in repr(Run(tmp_path / "run")), "no error"
+
+
+def test_what_counts_is_the_last_model_that_a_client_would_deploy(tmp_path: Path):
+    made, record = made_up(tmp_path / "run"), RoundRecord(4)
+    for client in range(6):
+        record.log(client, Log((Metric("test", "accuracy", 0.9, "tuned"),)))
+    record.event(None, "models", '["untuned", "tuned"]')
+    made.append(record)
+    assert repr(made).endswith("test accuracy 90.0 %)")
 
 
 def test_before_the_first_test_there_is_no_accuracy(tmp_path: Path):
