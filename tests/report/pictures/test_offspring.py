@@ -116,6 +116,7 @@ def test_scores_of_other_weights_are_only_compared_between_runs(folder: Path, tm
     }
     bred, drawn_ones = (filed(folder, tmp_path, some, name) for name, some in rows.items())
     assert candidates(groups([bred])) is None
+    assert facts.survival(noted(bred)) == facts.advantage(noted(bred)) == {}
     drawn = candidates(groups([bred, drawn_ones]))
     assert drawn and len(drawn.panels) == 1, "neither survivors nor populations"
     assert [row[5] for row in drawn.rows] == pytest.approx([60, 40])

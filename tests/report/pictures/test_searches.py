@@ -124,6 +124,11 @@ def test_map_of_architectures(made: Run):
     order, there = facts.clients_in_order(groups([made])), search_facts.deployed(made)
     assert there and image.shape == (19, 6, 4)
     genes = np.array([there.genes[client] for client in order]).T
+    known = what_is_known(made)["choices"]
+    told = {client: [row[3] for row in drawn.rows if row[1] == client] for client in order}
+    for client, taken in there.genes.items():
+        options = [str(c["options"][g]) for c, g in zip(known, taken, strict=True)]
+        assert told[client] == options
     narrow = image[0][genes[0] == 0]
     assert np.allclose(narrow, to_rgba(COLOURS[0])), "the smallest option"
     assert cells.get_yticklabels()[0].get_text() == "mb1 width"
@@ -146,6 +151,7 @@ def test_maps_of_other_spaces(space: str, choices: int, tmp_path: Path):
     image = np.asarray(figure.axes[0].images[0].get_array())
     assert image.shape == (choices, 6, 4)
     assert (image[..., 3] == 0).any() == (space == "mobilenetv3"), "absent layers are clear"
+    assert sum(row[4] for row in drawn.rows) == (image[..., 3] == 0).sum()
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert ("skip_connect" in names) == (space == "darts")
 
