@@ -54,7 +54,8 @@ def test_a_terminal_shows_a_line_unless_told_not_to(terminal: io.StringIO):
     watched(False)
     assert terminal.getvalue() == ""
     watched(None)
-    assert "run: round 3/7" in terminal.getvalue()
+    assert "run: round 3/7 · starting" in terminal.getvalue()
+    assert "run: round 3/7 · finished" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K"), "and takes it away"
 
 

@@ -17,7 +17,7 @@ def test_a_report_is_written_unless_told_not_to(path: Path):
     resume(path, report=False)
     assert not (path / "report.html").exists() and not (path / "figures").exists()
     progress = RunProgress()
-    assert digest(resume(path, progress)) == before and progress.doing == "finished"
+    assert digest(resume(path, progress)) == before and progress.doing == "writing the report"
     assert "local" in (path / "report.html").read_text(encoding="utf-8")
     assert (path / "figures" / "clients.svg").is_file()
 

@@ -33,6 +33,8 @@ def followed(progress: bool | RunProgress | None, label: str) -> Iterator[RunPro
     made = RunProgress()
     with show(made, label, progress):
         yield made
+        made.doing, made.done, made.total = "finished", 0, 0
+        made.mean = made.worst = None  # untuned and on the way: the result says what was reached
 
 
 def show(

@@ -72,7 +72,6 @@ def measure_gain(
         with followed(progress, run.path.name) as state:
             state.unit, state.rounds = "network", len(question.clients)
             _measure(run, question, state)
-            state.doing, state.done, state.total = "finished", 0, 0
     return gain_table(run, weights, epochs, question.clients)
 
 

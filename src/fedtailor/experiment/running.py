@@ -86,10 +86,7 @@ def _followed(progress: bool | RunProgress | None, path: Path) -> Iterator[RunPr
 
 def _end(folder: Run, report: bool, progress: RunProgress) -> Run:
     """Write the report, where it is wanted."""
-    progress.done = progress.total = 0
     if report:
-        progress.doing = "writing the report"
+        progress.doing, progress.done, progress.total = "writing the report", 0, 0
         report_on(folder)
-    progress.doing = "finished"
-    progress.mean = progress.worst = None  # untuned and on the way: the run says what it reached
     return folder
