@@ -26,7 +26,7 @@ from fedtailor.core.fields import described_fields
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CHANGELOG.md", "docs/*.md", "docs/*.svg", "docs/site/style.css",
-         "results/*.md", "results/*.svg", "results/*.sh")  # fmt: skip
+         "results/*.md", "results/*.svg", "results/*.sh", "examples/*.ipynb")  # fmt: skip
 MARK = re.compile(r"^<!-- site: (\w+) ?(.*?) -->$", re.MULTILINE)
 PAGES_OF = {
     "perfedrlnas": "perfedrlnas.md", "perfedsde": "perfedsde.md", "spider": "spider.md",

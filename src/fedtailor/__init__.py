@@ -67,8 +67,8 @@ _HOMES = {
     "core.errors": "UserError",
     "core.space": "Arch Choice SearchSpace Task Token",
     "core.stopwatch": "Stopwatch",
-    "core.types": "Batch Budget Client ClientInfo Examples Log Message Metric Offspring Reply Result"
-    " Server Setting Spent Tensors UsedArch",
+    "core.types": "Batch Budget Client ClientInfo Examples Log Message Metric Offspring Reply"
+    " Result Server Setting Spent Tensors UsedArch",
     "engines._base": "Engine",
     "experiment.gain": "measure_gain",
     "experiment.planning": "plan",
