@@ -52,6 +52,7 @@ def test_what_the_cells_show(outputs: dict[str, list[dict[str, Any]]], folder: P
     assert (folder / "runs/first/both.html").is_file()
     (found,) = shown(outputs, "compare(together, equal)")
     assert "| minus fedavg " in found["text/plain"], "the method of the cell has run"
+    assert found["text/markdown"] == found["text/plain"]
     own = Run(folder / "runs/first/equal")
     assert own.finished() and own.config["algorithm"]["name"].endswith("equal_votes.py:EqualVotes")
 

@@ -20,6 +20,10 @@ class Comparison(Table):
         """Return tables for people."""
         return "\n".join(lines(self))
 
+    def _repr_markdown_(self) -> str:
+        """Return the same for a notebook, which draws the tables."""
+        return repr(self)
+
 
 def compare(*runs: str | Path | Run, to: str | None = None) -> Comparison:
     """Compare runs: accuracies, paired differences with their intervals, and costs.
