@@ -95,4 +95,4 @@ def test_new_clients_remember_their_own(whole: Run, tmp_path: Path):
     new = onboard(whole.path, tmp_path / "new")
     models = {m for (m,) in new.db.query("SELECT model FROM metric WHERE client = 4")}
     assert models == {"untuned", "remembering"}
-    assert list(summarise(new)["test_accuracy"]["per_client"]) == ["4"]
+    assert list(summarise(new)["test_accuracy"]["per_client"]) == [4]

@@ -82,7 +82,7 @@ def test_a_run_goes_through_its_phases(whole: Run):
     summary = summarise(whole)
     assert summary["search"].keys() == {"choices"}, "the server knows nothing else of it"
     assert list(summary["cost"]["parts"]) == ["search", "supernet", "own network"]
-    assert set(summary["test_accuracy"]["per_client"]) == {"0", "1"}
+    assert set(summary["test_accuracy"]["per_client"]) == {0, 1}
     assert summary["test_accuracy"] == summary["untuned"], "what counts is not tuned"
 
 
