@@ -144,6 +144,34 @@ def test_what_a_config_does_not_say_is_a_sentence(folder: Path, tmp_path: Path):
         summarise(Run(path))
 
 
+@pytest.mark.parametrize("text", ["{not json", "5", ""])
+@pytest.mark.parametrize(
+    "column", ["architecture.arch", "architecture.cost", "architecture.idle", "event.text",
+               "search.found"]
+)  # fmt: skip
+def test_damaged_json_in_the_database_is_a_sentence(
+    folder: Path, tmp_path: Path, column: str, text: str, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copytree(folder / "search", tmp_path / "run")
+    table, name = column.split(".")
+    damaged = Run(tmp_path / "run")
+    if table == "event":
+        damaged.note(4, None, "models", "[]")
+    damaged.db.query(f"UPDATE {table} SET {name} = ?", text)
+    damaged.close()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "run")])
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and len(message.splitlines()) == 1
+    assert "run.db: cannot be read" in message and repr(text) in message
+
+
+def test_a_config_whose_tables_are_none_breaks_no_words(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "ditto", tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text("algorithm = 5\nspace = []\n")
+    assert "None with None" in repr(Run(tmp_path / "run"))
+
+
 def test_a_comparison_is_a_page_of_its_own(
     folder: Path,
     tmp_path: Path,

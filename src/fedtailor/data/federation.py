@@ -12,7 +12,7 @@ from fedtailor.core.types import Augment, Examples
 from fedtailor.data.client_names import names_or_numbers
 from fedtailor.data.deal import deal
 from fedtailor.data.load import load_source
-from fedtailor.data.options import DataOptions
+from fedtailor.data.options import CLIENTS, DataOptions
 from fedtailor.data.proportions import count_classes
 from fedtailor.data.public import draw_public
 from fedtailor.data.shift import Shift
@@ -139,7 +139,7 @@ def load_federation(options: DataOptions) -> Federation:
 def _clients(options: DataOptions, source: Source) -> int:
     """Return how many clients train."""
     if options.partition != "by_client":
-        return 10 if options.clients is None else options.clients
+        return CLIENTS if options.clients is None else options.clients
     if source.client is None:
         raise UserError(
             'data.partition: "by_client" needs data that names its clients (folders '

@@ -17,6 +17,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.records import NEVER, Budget, ClientInfo, Spent
 from fedtailor.runs.record import RoundRecord
 from fedtailor.runs.schema import OFFSPRING, SCHEMA, TIMING
+from fedtailor.runs.stored_json import read_json
 
 Version: TypeAlias = tuple[int, int]  # client, and the round that made its private state
 
@@ -26,6 +27,7 @@ class Database:
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         """Open a database that exists."""
+        self.path = path
         where = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rw'}"
         self.connection = sqlite3.connect(where, isolation_level=None, timeout=30, uri=True)
         try:
@@ -267,7 +269,7 @@ def tested_models(db: Database, round: int | None) -> list[str]:
         round,
     )
     known = db.query("SELECT text FROM event WHERE kind = 'models' ORDER BY at DESC LIMIT 1")
-    order = json.loads(known[0][0]) if known else ["untuned"]
+    order = read_json(db.path, known[0][0], list) if known else ["untuned"]
     return [model for model in order if (model,) in rows]
 
 
@@ -285,7 +287,8 @@ def architectures(db: Database, role: str, round: int | None = None) -> list[Arc
     )
     return [
         ArchOfClient(
-            round, client, tuple(json.loads(arch)), score, json.loads(cost), tuple(json.loads(idle))
+            *(round, client, tuple(read_json(db.path, arch, list)), score),
+            *(read_json(db.path, cost, dict), tuple(read_json(db.path, idle, list))),
         )
         for round, client, arch, score, cost, idle in rows
     ]
@@ -305,7 +308,8 @@ def search(db: Database) -> dict[str, Any]:
 @lru_cache(maxsize=32)
 def _search(db: Database, round: int) -> dict[str, Any]:
     """Read it once: of many clients it is large."""
-    found = json.loads(db.query("SELECT found FROM search WHERE round = ?", round)[0][0])
+    text = db.query("SELECT found FROM search WHERE round = ?", round)[0][0]
+    found = read_json(db.path, text, dict)
     if "clients" in found:  # JSON has texts for keys
         found["clients"] = {int(client): one for client, one in found["clients"].items()}
     return found

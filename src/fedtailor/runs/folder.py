@@ -10,7 +10,6 @@ Nothing here runs code that a folder names: its config is a plain table.
 import sqlite3
 import time
 import tomllib
-import zipfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from fedtailor.core import files
 from fedtailor.core.errors import UserError
+from fedtailor.core.npz import read_npz
 from fedtailor.data.client_names import names_or_numbers
 from fedtailor.runs import database
 from fedtailor.runs.database import Database
@@ -27,6 +27,7 @@ from fedtailor.runs.record import RoundRecord
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
+PARTITION = "partition.npz"
 START = "start.safetensors"  # the server's first state, of a run that begins with one
 WEIGHTS = "weights.safetensors"  # of a client, in its own folder
 
@@ -80,19 +81,12 @@ class Run:
         """
         if not only:
             return dict(self._partition)
-        return self._arrays(only) if (self.path / "partition.npz").is_file() else {}
+        path = self.path / PARTITION
+        return read_npz(path, *only) if path.is_file() else {}
 
     @cached_property
     def _partition(self) -> dict[str, np.ndarray]:
-        return self._arrays(())
-
-    def _arrays(self, only: tuple[str, ...]) -> dict[str, np.ndarray]:
-        path = self.path / "partition.npz"
-        try:
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files if not only or name in only}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from None
+        return read_npz(self.path / PARTITION)
 
     def last_round(self) -> int:
         """Return the last committed round: 0 after the server's first state, -1 before."""

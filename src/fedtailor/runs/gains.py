@@ -1,7 +1,7 @@
 """Personalisation gain: how much better a client's own network suits its data than others' do.
 
-Paper: Mushtaq et al. 2024, "SPIDER: Searching Personalized Neural Architecture for Federated
-Learning", Eq. 6. With p_ij the test accuracy of client j's network, tuned on client i's data,
+Paper: Mushtaq et al. 2023, "Distributed Architecture Search Over Heterogeneous Distributions"
+(SPIDER), Eq. 6. With p_ij the test accuracy of client j's network, tuned on client i's data,
 g_i is the mean of p_ii - p_ij over all others j, and the gain of a run the mean of all g_i.
 """
 

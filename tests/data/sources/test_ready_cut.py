@@ -176,5 +176,5 @@ def test_a_client_without_train_or_test_images_is_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"client b \(1\) comes with {count} images"):
             load(file)
     np.savez(file, x=images(0, 1), y=np.arange(2), split=np.array(["train", "trial"]))
-    with pytest.raises(UserError, match="must be one of train, val and test"):
+    with pytest.raises(UserError, match="split holds 'trial', but must be one of train, val"):
         load(file, partition="iid")

@@ -1,7 +1,6 @@
 """A user's own data: a folder of images, files of clients, an .npz file or a function."""
 
 import re
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from fedtailor.core import registry
 from fedtailor.core.errors import UserError
+from fedtailor.core.npz import read_npz
 from fedtailor.data.options import DataOptions
 from fedtailor.data.source import SPLITS, Images, Ints, Source
 from fedtailor.data.sources._folder import load_folder
@@ -44,13 +44,9 @@ def load(options: DataOptions) -> Source:
 def load_npz(path: Path) -> Source:
     """Read the arrays x, y and, where there are any, client and split."""
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays: dict[str, npt.NDArray[Any]] = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"data.path: {path} cannot be read as an .npz file of plain arrays ({error}), "
-            "so write it anew with numpy.savez."
-        ) from error
+        arrays = read_npz(path)
+    except UserError as error:
+        raise UserError(f"data.path: {error}, so write it anew with numpy.savez.") from None
     if not {"x", "y"} <= set(arrays) <= _KEYS:
         raise UserError(
             f"data.path: {path} holds {', '.join(sorted(arrays)) or 'nothing'}, "
@@ -111,11 +107,14 @@ def from_arrays(
     images = channels_first(x)
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise UserError(f"data.path: x is {x.dtype}, so make it uint8 (0 to 255) or float32.")
-    if y.dtype.kind not in "iu" or y.ndim != 1 or y.size == 0 or y.min() < 0:
+    if y.dtype.kind not in "iu" or y.ndim != 1 or y.size == 0:
         raise UserError(
-            f"data.path: y is {y.dtype} of shape {y.shape}, "
-            "but must be one whole number from 0 for each image."
+            f"data.path: y is {_kind(y)}, but must be one whole number from 0 for each image."
         )
+    if len(y) != len(images):
+        raise UserError(f"data.path: x has {len(images)} images, but y has {len(y)} labels.")
+    if y.min() < 0:
+        raise UserError(f"data.path: y holds {y.min()}, but classes are numbered from 0.")
     if images.dtype != np.uint8:
         images = images.astype(np.float32)
     names, owner = _numbered(client, y.shape)
@@ -135,8 +134,8 @@ def _numbered(
         return (), None
     if client.dtype.kind not in "iuU" or client.shape != shape:
         raise UserError(
-            f"data.path: client is {client.dtype} of shape {client.shape}, "
-            "but must be one whole number or name for each image."
+            f"data.path: client is {_kind(client)}, but must be one whole number or name for each "
+            f"of {shape[0]} images."
         )
     found, owner = np.unique(client, return_inverse=True)
     return tuple(str(name) for name in found), owner
@@ -145,13 +144,20 @@ def _numbered(
 def _parts(split: npt.NDArray[Any], shape: tuple[int, ...]) -> Ints:
     """Return the number of the part that every row is said to belong to."""
     known = {str(word): part for part, word in enumerate(SPLITS)} | {"0": 0, "1": 1, "2": 2}
-    words = {str(word) for word in np.unique(split)} if split.dtype.kind in "iuU" else {"?"}
-    if split.shape != shape or not words <= known.keys():
+    meant = "one of train, val and test (or 0, 1 and 2)"
+    if split.shape != shape or split.dtype.kind not in "iuU":
         raise UserError(
-            f"data.path: split is {split.dtype} of shape {split.shape}, but must be one of train, "
-            "val and test (or 0, 1 and 2) for each image."
+            f"data.path: split is {_kind(split)}, but must be {meant} for each of {shape[0]} "
+            "images."
         )
+    if unknown := {str(word) for word in np.unique(split)} - known.keys():
+        raise UserError(f"data.path: split holds {min(unknown)!r}, but must be {meant}.")
     return np.array([known[str(word)] for word in split.tolist()], dtype=np.int64)
+
+
+def _kind(array: npt.NDArray[Any]) -> str:
+    """Say what an array is, for people."""
+    return f"{'text' if array.dtype.kind == 'U' else array.dtype} of shape {array.shape}"
 
 
 def channels_first(x: npt.NDArray[Any]) -> Images:
