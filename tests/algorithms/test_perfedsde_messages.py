@@ -1,14 +1,15 @@
 """What PerFedSDE-NAS sends: supernet entries, masks and statistics, whatever the options."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
 
 from fedtailor.algorithms.fedavg import Global
-from fedtailor.algorithms.perfedsde import Supernet
+from fedtailor.algorithms.perfedsde import PerFedSDENAS, Supernet
 from fedtailor.core import codec
 from fedtailor.core.types import Tensors
 from fedtailor.data.federation import load_federation
@@ -33,7 +34,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "archive": (0,),
     "epochs": (0, 2),
     "iterations": (1,),
+    "population": (5,),
+    "candidates": (20,),
+    "offspring": (1,),
+    "finetune_epochs": (0,),
+    "optimizer": ("adamw",),
+    "schedule": ("cosine", "step"),
 }  # beside the defaults
+NUMBERS = {"batch", "lr", "finetune_lr", "momentum", "weight_decay", "clip", "label_smoothing"}
 EVERY = [{}, *({key: value} for key, values in OPTIONS.items() for value in values)]
 TOGETHER = [
     {"merge": merge, "statistics": "own", "guide": "both", "surrogate": "ridge"}
@@ -51,6 +59,17 @@ def passed() -> Iterator[list[Step]]:
     """List every step of a run with what the server sent and what came back, as it arrives."""
     with recorded() as found:
         yield found
+
+
+def test_every_option_is_tried():
+    """Also one that is added: all values that have names, and all fields but those of the steps."""
+    for name, kind in get_type_hints(PerFedSDENAS).items():
+        if get_origin(kind) is Literal:
+            usual = table()["algorithm"].get(name, getattr(PerFedSDENAS, name))
+            beside = {"diffusion"} if name == "proposer" else set()  # whatever guides it, below
+            assert {*OPTIONS[name], usual} | beside == {*get_args(kind)}, name
+    there = {field.name for field in fields(PerFedSDENAS)}
+    assert there == {*OPTIONS, *NUMBERS, "generator", "encoder"}  # files, which `guide` needs
 
 
 @pytest.mark.parametrize("how", [*EVERY, *TOGETHER], ids=str)

@@ -1,35 +1,47 @@
 """What a client notes of a search of its own: for its log, which never goes to the server."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from fedtailor.core.space import Arch
-from fedtailor.core.types import Client, Metric, Offspring, UsedArch
+from fedtailor.core.types import Client, Log, Metric, Offspring, UsedArch
 from fedtailor.networks import cost
 from fedtailor.networks.network import Network
 from fedtailor.search.evolution import Population
 from fedtailor.training import learn
 
 
-def trained_accuracies(client: Client, network: Network) -> tuple[Metric, ...]:
-    """Test a network as the client's round left it, for the record alone: nobody is charged."""
-    found = {
-        split: learn.evaluate(network, examples, charged=False)["accuracy"]
-        for split, examples in (("val", client.val), ("test", client.test))
-    }
-    return tuple(Metric(split, "accuracy", value, "trained") for split, value in found.items())
+def search_log(
+    client: Client,
+    network: Network,
+    population: Population,
+    archive: Iterable[Arch],
+    loss: float | None,
+) -> Log:
+    """Tell how a client's search ended.
 
+    The best is tested as the round left it, for the record alone: nobody is charged. Of a fixed
+    model no architecture is told.
 
-def searched_archs(
-    client: Client, best: Arch, archive: Iterable[Arch], scores: Mapping[Arch, float]
-) -> tuple[UsedArch, ...]:
-    """Tell the best and the archive, by what each was judged; of a fixed model nothing is told."""
+    Args:
+        client: whose search it was.
+        network: the best of the population.
+        population: what each architecture was judged by.
+        archive: those that trained, or would.
+        loss: of the training; None: there was none.
+    """
+    metrics = [] if loss is None else [Metric("train", "loss", loss)]
+    for split, images in (("val", client.val), ("test", client.test)):
+        accuracy = learn.evaluate(network, images, charged=False)["accuracy"]
+        metrics.append(Metric(split, "accuracy", accuracy, "trained"))
     space, task = client.setting.space, client.setting.task
     if not space.choices:
-        return ()
-    told = [("trained", best), *(("archive", arch) for arch in archive)]
-    return tuple(
+        return Log(tuple(metrics))
+    scores = dict(zip(population.archs, population.scores, strict=True))
+    told = [("trained", network.arch), *(("archive", arch) for arch in archive)]
+    archs = [
         UsedArch(arch, scores[arch], cost.prices(space, arch, task), role) for role, arch in told
-    )
+    ]
+    return Log(tuple(metrics), tuple(archs))
 
 
 def offspring_scores(

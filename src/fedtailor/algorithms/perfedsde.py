@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fedtailor.algorithms._base import Algorithm, to_all
 from fedtailor.algorithms._replies import Forms, Sent
-from fedtailor.algorithms._search_log import offspring_scores, searched_archs, trained_accuracies
+from fedtailor.algorithms._search_log import offspring_scores, search_log
 from fedtailor.core.beside import beside, naming
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
@@ -45,10 +45,7 @@ from fedtailor.core.stopwatch import Stopwatch
 from fedtailor.core.types import (
     Client,
     ClientInfo,
-    Log,
     Message,
-    Metric,
-    Offspring,
     Reply,
     Result,
     Server,
@@ -95,6 +92,7 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
     searches: ClassVar[bool] = True
 
     finetune_epochs: Annotated[int, Ge(0)] = 10
+    epochs: Annotated[int, Ge(0)] = 1  # of each iteration; 0: weights stand still, none are sent
     iterations: Annotated[int, Ge(1)] = 5  # n_e: searches of a round, each with its `epochs`
     population: Annotated[int, Ge(1)] | None = None  # none: 3D, three for each choice
     archive: Annotated[int, Ge(0)] = 10  # k: how many of the population train; 0: all
@@ -185,7 +183,7 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
     def train(self, client: Client, own: Search, msg: Message) -> tuple[Search, Reply]:
         """7 to 24: a client's round."""
         watch, size = Stopwatch(client.meter), self.size(client.setting.space)
-        own = self._embedded(client, own, watch)
+        own, anew = self._embedded(client, own, watch), self.reevaluate == "iteration"
         with learn.store_of(client, msg.tensors) as store:
             trainer, loss = SupernetTrainer(client, store, self), 0.0
             with watch.part("preliminary evaluation"):
@@ -198,20 +196,21 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
                     with watch.part("training"), naming("training"):
                         loss = trainer.epochs(self.epochs, schemes.among(archive))  # 17
                 offspring, predicted = proposed()  # 12 to 14
-                again = population.archs if self.reevaluate == "iteration" else ()
                 with watch.part("evaluation"):
-                    scored = self._scored(client, store, (*again, *offspring))  # 19
-                known = scored if again else known + scored
-                before, population = population, survivors(population + scored, size)  # 20
-                notes += self._notes(j, predicted, scored, before, population)
+                    population, young = self._evaluated(client, store, population, offspring)  # 19
+                known = (population if anew else known) + young
+                survived = survivors(population + young, size)  # 20
+                alike = population if anew or not self.epochs else None  # scored as `young` are
+                notes += offspring_scores((j, self.proposer), predicted, young, alike, survived)
+                population = survived
             best = survivors(population, 1).archs[0]
             with watch.part("evaluation"):
                 network = self._network(client, store, best)  # 22
             update = supernet_update(self.merge, store, trainer) if self.epochs else {}  # 23
-        weights = network.weights() if self.epochs else {}
-        own = Search(population, self._archive(population), best, weights, own.embedding)
-        log = replace(self._log(client, own, network, loss, watch), offspring=notes)
-        return own, Reply(Message(update), log)
+        archive, weights = self._archive(population), network.weights() if self.epochs else {}
+        found = search_log(client, network, population, archive, loss if self.epochs else None)
+        reply = Reply(Message(update), replace(found, times=watch.times(), offspring=notes))
+        return Search(population, archive, best, weights, own.embedding), reply
 
     def aggregate(self, server: Server, state: Supernet, results: Iterable[Result]) -> Supernet:
         """26: merge what clients trained, entry by entry."""
@@ -249,6 +248,18 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
         images = client.test if self.accuracy == "test" else client.val
         return Population(archs, tuple(fitness(client, store, archs, self.fitness, images)))
 
+    def _evaluated(
+        self, client: Client, store: Store, population: Population, offspring: list[Arch]
+    ) -> tuple[Population, Population]:
+        """19: return the population and its offspring, scored; it anew only if that is asked for.
+
+        Both are scored in one walk, since they share what is computed.
+        """
+        again = len(population) if self.reevaluate == "iteration" else 0
+        scored = self._scored(client, store, (*population.archs[:again], *offspring))
+        old, young = scored.cut(again)
+        return (old if again else population), young
+
     def _archive(self, population: Population) -> tuple[Arch, ...]:
         return survivors(population, self.archive or len(population)).archs
 
@@ -277,35 +288,9 @@ class PerFedSDENAS(Algorithm[Supernet, Search]):
             chosen = choose(guess, candidates, self.offspring)  # 14
             return chosen, None if self.surrogate == "none" else guess.predict(chosen).tolist()
 
-    def _notes(
-        self,
-        iteration: int,
-        predicted: list[float] | None,
-        scored: Population,
-        before: Population,
-        after: Population,
-    ) -> tuple[Offspring, ...]:
-        """Tell of the offspring; beside a population only if its scores are of the same weights."""
-        first = len(before) if self.reevaluate == "iteration" else 0
-        again, new = (
-            Population(scored.archs[part], scored.scores[part])
-            for part in (slice(first), slice(first, None))
-        )
-        joined = again if first else None if self.epochs else before
-        return offspring_scores((iteration, self.proposer), predicted, new, joined, after)
-
     def _network(self, client: Client, store: Store, arch: Arch) -> Network:
         """Return an architecture with the store's weights, ready to be used."""
         network = learn.network(client, store.cut(arch), arch)
         if self.statistics == "own":
             learn.recalibrate(network, client.train)
         return network
-
-    def _log(
-        self, client: Client, own: Search, network: Network, loss: float, watch: Stopwatch
-    ) -> Log:
-        """22: record the best individual's accuracy and the search, for nobody else."""
-        losses = (Metric("train", "loss", loss),) if self.epochs else ()
-        scores = dict(zip(own.population.archs, own.population.scores, strict=True))
-        archs = searched_archs(client, own.best, own.archive, scores)
-        return Log((*losses, *trained_accuracies(client, network)), archs, watch.times())

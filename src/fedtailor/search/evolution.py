@@ -38,6 +38,11 @@ class Population:
     def __add__(self, younger: "Population") -> "Population":
         return Population(self.archs + younger.archs, self.scores + younger.scores)
 
+    def cut(self, at: int) -> tuple["Population", "Population"]:
+        """Return the oldest ones, so many, and the others."""
+        older = Population(self.archs[:at], self.scores[:at])
+        return older, Population(self.archs[at:], self.scores[at:])
+
 
 @dataclass(frozen=True)
 class Rates:
