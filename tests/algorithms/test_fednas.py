@@ -332,6 +332,14 @@ def test_a_search_must_leave_rounds_to_train():
     FedNAS(search_rounds=10).check(setting(CNN()))
 
 
+def test_the_round_that_is_the_first_of_what_was_found():
+    """The paper's last decision is after round 300; averages of alphas are checked elsewhere."""
+    relaxed = DARTS(operations="s2", form="relaxed")
+    assert FedNAS(searcher="perturbation").search_ends(relaxed, 100, 0.1) == 301
+    assert FedNAS(searcher="perturbation").search_ends(CNN(), 100, 0.1) == 0
+    assert FedNAS().search_ends(relaxed, 100, 0.1) == 0
+
+
 def test_who_needs_validation_images_and_images_of_the_server():
     relaxed = DARTS(operations="s2", form="relaxed")
     milenas_, perturbed = FedNAS(), FedNAS(searcher="perturbation")

@@ -249,7 +249,8 @@ def test_deployed_is_the_own_network_with_its_own_statistics(silo: Callable[...,
     how = SPIDER(finetune_epochs=2, **PLAIN)
     for arch, trained in ((HALF, client), (DECIDED, learn.joined(client))):
         own = begun(client, arch, rounds=3)
-        tuned = dict(how.deploy(client, own, message))["tuned"].weights()
+        assert how.holds_out(own) == (trained is client), "by which the engine joins images"
+        tuned = dict(how.deploy(trained, own, message))["tuned"].weights()
         alone = learn.network(client, own.weights, arch)
         learn.fit(trained, alone, how, lr=0.05, epochs=2, purpose="finetune")
         assert equal(tuned, alone.weights())
@@ -331,6 +332,24 @@ def test_what_fits_is_not_refused_and_the_printed_rule_warns():
         SPIDER(searcher="none", inputs=2).check(setting)
     assert SPIDER().warnings() == SPIDER(searcher="random").warnings() == ()
     assert "missed least" in SPIDER(searcher="printed").warnings()[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "share", "ends"),
+    [
+        ({}, 1.0, 301),  # the paper's: the last search of a silo is at t = 300
+        ({}, 0.25, 1204),
+        ({"inputs": 2}, 1.0, 361),
+        ({"warmup": 6, "recovery": 3, "searcher": "random"}, 1.0, 46),
+        ({"searcher": "milenas", "search_rounds": 24}, 1.0, 25),
+        ({"searcher": "milenas"}, 1.0, 41),
+        ({"searcher": "none"}, 1.0, 0),
+    ],
+)
+def test_the_round_in_which_all_is_decided(changes: dict[str, Any], share: float, ends: int):
+    how, space = SPIDER(**changes), DARTS(operations="s2", form="relaxed")
+    assert how.search_ends(space, 100, share) == ends
+    assert how.search_ends(CNN(), 100, share) == 0
 
 
 def test_only_a_search_needs_images_that_are_held_out():

@@ -271,8 +271,13 @@ def begun_weights(client: Client, message: Message) -> Tensors:
     return cut(message.tensors, shapes(space, space.largest(), task))
 
 
-def test_milenas_decides_all_edges_after_its_rounds(silo: Callable[..., Client]):
-    client, how = silo(), SPIDER(searcher="milenas", search_rounds=2, **PLAIN)
+@pytest.mark.parametrize(("given", "rounds"), [(2, 10), (None, 5)])
+def test_milenas_decides_all_edges_after_its_rounds(
+    given: int | None, rounds: int, silo: Callable[..., Client]
+):
+    """Left out, four tenths of the run's."""
+    client, how = silo(), SPIDER(searcher="milenas", search_rounds=given, **PLAIN)
+    client = replace(client, setting=replace(client.setting, rounds=rounds))
     own, message = how.client_init(client), received(client)
     for done in range(4):
         own, reply = how.train(client, own, message)

@@ -222,6 +222,27 @@ def test_every_set_is_decided_to_the_end_and_stays_legal(operations: str, inputs
             assert 1 <= fed <= (inputs or len(node))
 
 
+@pytest.mark.parametrize(
+    ("warmup", "recovery", "last"),
+    [(30, 20, 300), (40, 20, 300), (41, 20, 320), (0, 3, 39), (5, 1, 18)],
+)
+def test_when_the_last_decision_comes(warmup: int, recovery: int, last: int):
+    """Counted by searching; a cell has 14 edges, then three nodes with more than two inputs."""
+    space = relaxed("s2")
+    for inputs, more in ((0, 0), (2, 3)):
+        arch, rng, done = space.largest(), generator(), -1
+        while perturb.undecided(arch, inputs):
+            done += 1
+            if done >= warmup and done % recovery == 0:
+                (*_, arch), _ = perturb.decide(space, arch, inputs, "random", rng, no_test)
+        assert done == last + more * recovery
+        assert perturb.last_event(warmup, recovery, space, inputs) == done
+
+
+def no_test(removed: perturb.Removed) -> perturb.Tested:
+    raise AssertionError("chance tests nothing")
+
+
 def test_offers_are_the_bits_of_a_gene():
     space = relaxed("s1")
     assert len(space.offers) == 2 * len(EDGES)

@@ -67,6 +67,16 @@ class Algorithm(learn.Recipe, ABC, Generic[S, C]):
         """Return how many images the server needs of its own, `data.public`, at the least."""
         return 0
 
+    def search_ends(self, space: SearchSpace, rounds: int, share: float) -> int:
+        """Return the round after which a search has decided all, if it decides step by step.
+
+        Args:
+            space: what is searched.
+            rounds: of the run.
+            share: of these in which a client takes part, on average.
+        """
+        return 0
+
     def needs(self, setting: Setting) -> dict[str, Path]:
         """Return the files that a client must have before its first round, by their config keys.
 

@@ -20,6 +20,7 @@ Differs from the papers:
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal, cast
 
 import torch
@@ -47,7 +48,7 @@ from fedtailor.networks.network import Network, Wanted
 from fedtailor.networks.norms import is_statistic
 from fedtailor.networks.store import Store, pruned
 from fedtailor.search import genes, milenas, perturb
-from fedtailor.spaces.darts import DARTS, check_relaxed
+from fedtailor.spaces.darts import DARTS, check_relaxed, is_relaxed
 from fedtailor.training import learn
 from fedtailor.training.fitness import FEWEST
 from fedtailor.training.population import scores_of_kinds
@@ -118,6 +119,12 @@ class FedNAS(Algorithm[Found, Seen]):
         """Tell how many images the server decides by at the least, where it is to decide."""
         decides = self.searcher == "perturbation" and setting.space.choices and setting.rounds
         return FEWEST if decides else 0
+
+    def search_ends(self, space: SearchSpace, rounds: int, share: float) -> int:
+        """Return the round after which the server decides the last edge; it needs one more."""
+        if not is_relaxed(space) or self.searcher == "milenas":
+            return 0  # `check` refuses those that are too long
+        return perturb.last_event(self.warmup, self.recovery, space) + 1
 
     def holds_out(self, own: Seen) -> bool:
         """Tell whether a client has never trained on its validation images."""
@@ -265,19 +272,19 @@ class FedNAS(Algorithm[Found, Seen]):
 
     def _perturbed(self, server: Server, space: DARTS, state: Found) -> Found:
         """Decide an edge of each cell, by how the network does without each operation."""
-        rng, public = server.rng("search"), server.public
-        if public is None:
+        test = partial(self._tested, server, state)
+        archs, tested = perturb.decide(space, state.arch, 0, "accuracy", server.rng("search"), test)
+        return replace(state, next=archs[-1], tested={**state.tested, **tested})
+
+    def _tested(self, server: Server, state: Found, removed: perturb.Removed) -> perturb.Tested:
+        """Test the network without each of what is in doubt, by images of the server."""
+        if server.public is None:
             raise UserError("data.public: fednas decides by images of the server; set it")
-        questions = perturb.ask(space, state.arch, 0, rng)
-        removed = perturb.doubts(questions)
-        tested: dict[str, tuple[float, float]] = {}
-        if removed:
-            store = Store(space, server.setting.task, state.weights, server.device)
-            kinds = "accuracy", "likelihood"
-            scores = scores_of_kinds(store, [*removed.values()], public, kinds, meter=server.meter)
-            tested = dict(zip(removed, zip(*scores, strict=True), strict=True))
-        archs = perturb.answers(state.arch, questions, "accuracy", tested, rng)
-        return replace(state, next=archs[-1], tested=state.tested | tested)
+        store = Store(server.setting.space, server.setting.task, state.weights, server.device)
+        scores = scores_of_kinds(
+            store, [*removed.values()], server.public, perturb.KINDS, meter=server.meter
+        )
+        return dict(zip(removed, zip(*scores, strict=True), strict=True))
 
 
 def _without(weights: Tensors, unwanted: Wanted) -> Tensors:

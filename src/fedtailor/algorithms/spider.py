@@ -21,8 +21,10 @@ Differs from the paper:
   once; a silo that deploys before that uses the strongest operations, statistics measured anew.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal, cast
 
 import torch
@@ -32,7 +34,7 @@ from fedtailor.algorithms._base import Algorithm, mean_of, to_all
 from fedtailor.algorithms._replies import Forms, trained_tensors
 from fedtailor.algorithms.fedavg import Global
 from fedtailor.core.errors import UserError
-from fedtailor.core.space import Arch
+from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.stopwatch import Stopwatch
 from fedtailor.core.types import (
     Client,
@@ -52,7 +54,7 @@ from fedtailor.networks.initial import initial_supernet
 from fedtailor.networks.network import Network
 from fedtailor.networks.store import Store, cut, pruned, shapes
 from fedtailor.search import milenas, perturb
-from fedtailor.spaces.darts import DARTS, check_relaxed
+from fedtailor.spaces.darts import DARTS, check_relaxed, is_relaxed
 from fedtailor.training import learn
 from fedtailor.training.fitness import fitness_of_kinds
 
@@ -84,7 +86,9 @@ class SPIDER(Algorithm[Global, Private]):
     warmup: Annotated[int, Ge(0)] = 30  # t_s: rounds of a silo before its first search
     recovery: Annotated[int, Ge(1)] = 20  # tau: a silo searches in rounds that are multiples of it
     inputs: Literal[0, 2] = 0  # edges that stay into each node, in the end; 0: all
-    search_rounds: Annotated[int, Ge(0)] = 100  # milenas: rounds of a silo before it decides
+    search_rounds: Annotated[int, Ge(0)] | None = (
+        None  # milenas: rounds of a silo before it decides; none: four tenths of the run's
+    )
     alpha_lr: Annotated[float, Gt(0)] = 0.01  # milenas
     alpha_weight: Annotated[float, Ge(0)] = 1.0  # milenas: lambda, of validation images
 
@@ -114,6 +118,15 @@ class SPIDER(Algorithm[Global, Private]):
             'algorithm.searcher: "printed" keeps the operation that is missed least, a slip of the '
             'paper\'s Algorithm 2; "accuracy" keeps the one that is missed most',
         )
+
+    def search_ends(self, space: SearchSpace, rounds: int, share: float) -> int:
+        """Return the round in which silos decide the last edge or node."""
+        if not is_relaxed(space) or self.searcher == "none":
+            return 0
+        own = self._search_rounds(rounds)
+        if self.searcher != "milenas":
+            own = perturb.last_event(self.warmup, self.recovery, space, self.inputs)
+        return math.ceil((own + 1) / share)
 
     def holds_out(self, own: Private) -> bool:
         """Tell whether the search goes on; after it validation images are trained on."""
@@ -158,7 +171,6 @@ class SPIDER(Algorithm[Global, Private]):
 
     def deploy(self, client: Client, own: Private, msg: Message) -> Iterator[tuple[str, Network]]:
         """Use the own network; of one that never trained, statistics are measured first."""
-        client = client if self.holds_out(own) else learn.joined(client)
         measured, own = bool(own.weights), _begun(client, own, msg)
         if self._mixes(own):
             measured, own = False, _strongest(client, own)
@@ -205,38 +217,35 @@ class SPIDER(Algorithm[Global, Private]):
 
     def _searched(self, client: Client, own: Private) -> tuple[Private, Log]:
         """Algorithm 2: in the rounds that are for it, decide an edge of both cells."""
+        if not self._is_due(client, own):
+            return own, Log()
+        space, task, tested = cast(DARTS, client.setting.space), client.setting.task, {}
         if self.searcher == "milenas":
-            return self._decided(client, own)
-        if own.rounds < self.warmup or own.rounds % self.recovery or not self.holds_out(own):  # 3
-            return own, Log()
-        space, task, rng = client.setting.space, client.setting.task, client.rng("search")
-        questions = perturb.ask(cast(DARTS, space), own.arch, self.inputs, rng)  # 4
-        tested = self._tested(client, own, perturb.doubts(questions))
-        rule = cast(perturb.Rule, self.searcher)
-        archs = perturb.answers(own.arch, questions, rule, tested, rng)  # 8, 9
+            archs = [milenas.strongest(space, own.arch, torch.tensor(own.alphas))]
+        else:
+            rule, test = cast(perturb.Rule, self.searcher), partial(self._tested, client, own)
+            rng = client.rng("search")
+            archs, tested = perturb.decide(space, own.arch, self.inputs, rule, rng, test)  # 4 to 9
         rows = [UsedArch(a, None, cost.prices(space, a, task), "decided") for a in archs]
-        own = _with_arch(client, own, archs[-1])
-        return own, Log(_metrics(tested), tuple(rows))
+        return _with_arch(client, own, archs[-1]), Log(_metrics(tested), tuple(rows))
 
-    def _decided(self, client: Client, own: Private) -> tuple[Private, Log]:
-        """Appendix C: when its rounds are over, decide all edges by their alphas."""
-        if own.rounds < self.search_rounds or not self.holds_out(own):
-            return own, Log()
-        space, task, own = client.setting.space, client.setting.task, _strongest(client, own)
-        row = UsedArch(own.arch, None, cost.prices(space, own.arch, task), "decided")
-        return own, Log(architectures=(row,))
+    def _is_due(self, client: Client, own: Private) -> bool:
+        """3: tell whether a silo decides something before it trains."""
+        if not self.holds_out(own):
+            return False
+        if self.searcher == "milenas":
+            return own.rounds >= self._search_rounds(client.setting.rounds)
+        return own.rounds >= self.warmup and own.rounds % self.recovery == 0
 
-    def _tested(
-        self, client: Client, own: Private, removed: dict[str, Arch]
-    ) -> dict[str, tuple[float, float]]:
+    def _search_rounds(self, rounds: int) -> int:
+        """Appendix C: return in how many rounds of a silo alphas learn."""
+        return round(0.4 * rounds) if self.search_rounds is None else self.search_rounds
+
+    def _tested(self, client: Client, own: Private, removed: perturb.Removed) -> perturb.Tested:
         """6, 7: test the own network without each of what is in doubt, all in one walk."""
-        if self.searcher == "random" or not removed:
-            return {}
         store = Store(client.setting.space, client.setting.task, own.weights, client.device)
-        accuracies, likelihoods = fitness_of_kinds(
-            client, store, list(removed.values()), ("accuracy", "likelihood"), client.val
-        )
-        return dict(zip(removed, zip(accuracies, likelihoods, strict=True), strict=True))
+        scores = fitness_of_kinds(client, store, [*removed.values()], perturb.KINDS, client.val)
+        return dict(zip(removed, zip(*scores, strict=True), strict=True))
 
 
 def _begun(client: Client, own: Private, msg: Message) -> Private:
@@ -260,7 +269,7 @@ def _with_arch(client: Client, own: Private, arch: Arch) -> Private:
     return replace(own, arch=arch, weights=pruned(own.weights, space, arch, task))
 
 
-def _metrics(tested: dict[str, tuple[float, float]]) -> tuple[Metric, ...]:
+def _metrics(tested: perturb.Tested) -> tuple[Metric, ...]:
     """Tell how the network did without each operation."""
     accuracies = [Metric("val", f"without/{name}", pair[0]) for name, pair in tested.items()]
     losses = [Metric("val", f"loss without/{name}", -pair[1]) for name, pair in tested.items()]

@@ -7,8 +7,10 @@ Differs from the paper: a node's edges are ranked once, by how the network does 
 """
 
 import itertools
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, TypeAlias
@@ -21,14 +23,16 @@ from fedtailor.spaces._darts_cell import EDGES, NODE_EDGES
 from fedtailor.spaces.darts import DARTS
 
 Rule: TypeAlias = Literal["accuracy", "loss", "printed", "random"]
-Tested: TypeAlias = Mapping[str, tuple[float, float]]  # accuracy and likelihood without it
+KINDS = ("accuracy", "likelihood")  # of scores that are looked at
+Tested: TypeAlias = Mapping[str, tuple[float, float]]  # both scores without it
+Removed: TypeAlias = dict[str, Arch]  # by name: the architecture that lacks this one alone
 
 
 @dataclass(frozen=True)
 class Question:
     """Which stay: of an edge's operations one, of a node's edges some."""
 
-    without: dict[str, Arch]  # by name: the architecture that lacks this one alone
+    without: Removed
     answers: dict[tuple[str, ...], Arch]  # by what stays, where that is a legal architecture
 
     @property
@@ -56,6 +60,36 @@ def undecided(arch: Arch, inputs: int = 0) -> list[tuple[int, ...]]:
     nodes = [[first + number for number in node] for first in cells for node in NODE_EDGES]
     alive = [tuple(edge for edge in node if arch[edge]) for node in nodes]
     return edges or [node for node in alive if len(node) > inputs > 0]
+
+
+def last_event(warmup: int, recovery: int, space: DARTS, inputs: int = 0) -> int:
+    """Return after how many rounds the last decision comes, at the latest.
+
+    Decisions begin after `warmup` rounds and come after multiples of `recovery`.
+    """
+    whole = space.largest()
+    decided = tuple(live & -live for live in whole)
+    left = [[edges[0] // len(EDGES) for edges in undecided(a, inputs)] for a in (whole, decided)]
+    events = sum(max(Counter(cells).values(), default=0) for cells in left)
+    return (math.ceil(warmup / recovery) + events - 1) * recovery
+
+
+def decide(
+    space: DARTS,
+    arch: Arch,
+    inputs: int,
+    rule: Rule,
+    rng: torch.Generator,
+    test: Callable[[Removed], Tested],
+) -> tuple[list[Arch], Tested]:
+    """Decide something of both cells; return the architecture after each, and what was tested.
+
+    All is tested from the same state, and only what is in doubt; by chance nothing is.
+    """
+    questions = ask(space, arch, inputs, rng)
+    removed = doubts(questions)
+    tested = test(removed) if removed and rule != "random" else {}
+    return answers(arch, questions, rule, tested, rng), tested
 
 
 def ask(space: DARTS, arch: Arch, inputs: int, rng: torch.Generator) -> list[Question]:
@@ -87,7 +121,7 @@ def question(space: DARTS, arch: Arch, edges: Sequence[int], stay: int = 1) -> Q
     return Question(without, answers)
 
 
-def doubts(questions: Sequence[Question]) -> dict[str, Arch]:
+def doubts(questions: Sequence[Question]) -> Removed:
     """Return what must be tested to answer: the architectures that lack what is in doubt."""
     return {name: one.without[name] for one in questions for name in one.doubtful}
 

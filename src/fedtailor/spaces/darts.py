@@ -10,7 +10,7 @@ every node and read both inputs of a cell, so that each of their parameters is t
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard
 
 from annotated_types import Ge, Interval
 
@@ -129,9 +129,14 @@ class DARTS(ChainSpace):
         return tuple(alive[: len(EDGES)]), tuple(alive[len(EDGES) :])
 
 
+def is_relaxed(space: SearchSpace) -> TypeGuard[DARTS]:
+    """Tell whether operations can be removed from a space."""
+    return isinstance(space, DARTS) and space.form == "relaxed"
+
+
 def check_relaxed(space: SearchSpace, who: str) -> None:
     """Raise unless operations can be removed from a space, or there is nothing to search."""
-    if space.choices and not (isinstance(space, DARTS) and space.form == "relaxed"):
+    if space.choices and not is_relaxed(space):
         raise UserError(
             f'space.name: {who} searches darts with space.form = "relaxed", or trains a fixed '
             "model; set one of these"
