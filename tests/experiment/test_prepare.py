@@ -59,6 +59,26 @@ def test_others_do_without(tiny: Tiny, tmp_path: Path):
     assert planned["sizes"][0] == {"train": 48, "val": 0, "test": 12}
 
 
+def test_a_run_that_is_shorter_than_its_search_says_so():
+    """By a client's own rounds: with half of the clients in a round it takes twice as many."""
+    table = {
+        "algorithm": {"name": "spider", "warmup": 0, "recovery": 1},
+        "space": {"name": "darts", "operations": "s2", "form": "relaxed"},
+        "data": {"clients": 4},
+    }
+    for more, ends in (
+        ({"rounds": 14}, None),
+        ({"rounds": 13}, 14),
+        ({"rounds": 27, "cohort": 2}, 28),
+        ({"rounds": 28, "cohort": 2}, None),
+        ({"rounds": 14, "cohort": 9}, None),
+        ({"rounds": 14, "cohort": 2, "data": {"partition": "by_client"}}, None),
+        ({"rounds": 14, "cohort": 5, "data": {}}, 28),
+    ):
+        told = " ".join(make_config(table | more).warnings())
+        assert (f"decides its last choices in round {ends} or so" in told) == (ends is not None)
+
+
 def test_a_search_without_choices_says_so(tiny: Tiny, tmp_path: Path):
     table = tiny(algorithm__name="perfedrlnas", rounds=1, save_models=False)
     says = "space.name: cnn has no choices, so perfedrlnas searches nothing"

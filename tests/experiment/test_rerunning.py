@@ -8,7 +8,8 @@ import pytest
 
 from fedtailor import UserError, rerun
 from fedtailor.cli.app import main
-from fedtailor.experiment.lifecycle import run
+from fedtailor.experiment.extending import extend
+from fedtailor.experiment.lifecycle import resume, run
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import digest
 
@@ -35,6 +36,15 @@ def test_the_same_comes_out_again_and_differences_are_named(tiny: Tiny, tmp_path
     with pytest.raises(SystemExit) as left:
         main(["rerun", str(old.path)])
     assert left.value.code == 1
+
+
+def test_a_run_that_went_on_after_its_end_is_not_repeated(tiny: Tiny, tmp_path: Path):
+    path = run(tiny(rounds=1), tmp_path / "run").path
+    extend(path, {"rounds": 2})
+    resume(path)
+    with pytest.raises(UserError, match="was finished before it was given more rounds"):
+        rerun(path)
+    assert not (tmp_path / "run-again").exists()
 
 
 def test_a_folder_of_another_run_is_left_alone(tiny: Tiny, tmp_path: Path):

@@ -30,9 +30,12 @@ def folder(
     return Run(path)
 
 
-def images(run: Run, first: int) -> None:
-    bounds = np.array([[0, 6, 8, 10], [10, 16, 18, 21]])
-    np.savez(run.path / "partition.npz", bounds=bounds, rows=np.arange(first, first + 21))
+BOUNDS = ((0, 6, 8, 10), (10, 16, 18, 21))
+
+
+def images(run: Run, first: int, bounds: Any = BOUNDS, order: Any = range(21)) -> None:
+    rows = first + np.array(order)
+    np.savez(run.path / "partition.npz", bounds=np.array(bounds), rows=rows)
 
 
 def test_seeds_are_one_group_and_average_by_client(tmp_path: Path):
@@ -65,6 +68,13 @@ def test_groups_of_one_algorithm_are_named_by_what_differs(tmp_path: Path):
     assert names == ["fedavg (lr = 0.1)", "fedavg (lr = 0.2)", "own.py:Mine"]
 
 
+def test_words_name_a_group_without_their_key(tmp_path: Path):
+    kinds = ({"optimizer": "sgd", "clip": 0.0}, {"optimizer": "adamw", "clip": 1.0})
+    runs = [folder(tmp_path / str(at), [0.5], algorithm=kind) for at, kind in enumerate(kinds)]
+    names = [group.name for group in comparison.groups(runs)]
+    assert names == ["fedavg (sgd, clip = 0.0)", "fedavg (adamw, clip = 1.0)"]
+
+
 def test_other_images_are_another_setting(tmp_path: Path):
     runs = [folder(tmp_path / name, [0.5, 0.7], seed) for name, seed in (("a", 0), ("b", 1))]
     images(runs[0], 0)
@@ -73,6 +83,33 @@ def test_other_images_are_another_setting(tmp_path: Path):
     assert not comparison.same_data(runs)
     assert comparison.paired(first, second) is None
     assert comparison.count_test_images(runs[0]) == {0: 2, 1: 3}
+
+
+JOINED = ((0, 8, 8, 10), (10, 18, 18, 21))
+MIXED = (*range(3, 8), 0, 1, 2, *range(8, 21))  # of the first client all but the tests
+
+
+@pytest.mark.parametrize(
+    ("bounds", "order", "same"),
+    [
+        (JOINED, MIXED, True),
+        (BOUNDS, range(21), True),
+        (((0, 5, 7, 10), (10, 16, 18, 21)), range(21), False),  # one more test
+        (((0, 6, 8, 11), (11, 16, 18, 21)), range(21), False),  # an image of the other client
+        (BOUNDS, (*range(7), 8, 7, *range(9, 21)), False),  # a test for a validation image
+        (BOUNDS, (10, *range(1, 10), 0, *range(11, 21)), False),  # clients swap an image
+    ],
+)
+def test_whether_validation_images_are_trained_on_is_the_methods_affair(
+    bounds: Any, order: Any, same: bool, tmp_path: Path
+):
+    """But tests and all other images are the same clients' as before."""
+    one = folder(tmp_path / "a", [0.5, 0.7])
+    base = folder(tmp_path / "b", [0.4, 0.5], name="local")
+    images(one, 3)
+    images(base, 3, bounds, order)
+    assert comparison.same_data([one, base]) == comparison.same_data([base, one]) == same
+    assert (comparison.paired(*comparison.groups([one, base])) is not None) == same
 
 
 def test_paired_difference_by_hand(tmp_path: Path):

@@ -4,7 +4,7 @@ import itertools
 import textwrap
 from typing import Any
 
-from fedtailor.report.wording import MAX_ROWS, client_column, duration
+from fedtailor.report.wording import MAX_ROWS, client_column, counted, duration
 
 SHADES = " ·░▒▓█"  # of more and more images
 
@@ -14,9 +14,10 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     counts, names = found["label_counts"], found["classes"]
     peak = max(max(row) for row in counts) or 1
     lines = [
-        f"{found['clients']} clients"
+        counted(found["clients"], "client")
         + (f" and {found['new_clients']} kept out" if found["new_clients"] else "")
-        + f", images {'x'.join(str(n) for n in found['image_shape'])}, {len(names)} classes"
+        + f", images {'x'.join(str(n) for n in found['image_shape'])}, "
+        + f"{len(names)} class{'' if len(names) == 1 else 'es'}"
         + (f"; {found['public']:,} images are the server's" if "public" in found else "")
     ]
     shifts = found.get("shifts", [""] * len(counts))

@@ -38,7 +38,10 @@ def prepare(config: Config, federation: Federation) -> Prepared:
     participants = participants_of(config, federation)
     if config.cohort and config.cohort > len(participants):
         there = len(participants)
-        raise UserError(f"cohort: {config.cohort} clients a round, but there are {there}")
+        raise UserError(
+            f"cohort: {config.cohort} clients a round, but there are {there}, so "
+            "lower it, or leave it out for all"
+        )
     setting = setting_of(config, federation)
     _check(setting)
     config.algorithm.check(setting)

@@ -35,6 +35,7 @@ def rerun(
         raise UserError(
             f"{old.path}: the run is not finished; `fedtailor resume {old.path}` goes on with it"
         )
+    _refuse_two_ends(old)
     target = Path(out) if out is not None else default_path(old.path)
     begun = (target / "run.db").exists()
     if begun and Run(target).config != old.config:
@@ -48,6 +49,16 @@ def default_path(path: Path) -> Path:
     """Name the folder of a run done once more: beside it."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}-again")
+
+
+def _refuse_two_ends(old: Run) -> None:
+    """Refuse a run that went on after its end: its clients were tested at that end, too."""
+    kinds = [kind for kind, _, _ in database.events(old.db)]
+    if "extended" in kinds[kinds.index("finished") :]:
+        raise UserError(
+            f"{old.path}: the run was finished before it was given more rounds, which one run from "
+            "its config does not repeat"
+        )
 
 
 def _begin(old: Run, target: Path, progress: RunProgress) -> Run:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from fedtailor.runs.folder import Run, asked
+from fedtailor.runs.folder import PARTITION, Run, asked
 from fedtailor.runs.summary import evaluated_round, headline, spread, worst_tenth
 
 SURE = 0.95
@@ -150,13 +150,28 @@ def means(values: Sequence[dict[int, float]]) -> dict[int, float]:
 
 
 def same_data(runs: Sequence[Run]) -> bool:
-    """Tell whether the runs dealt the same images to the same clients, as far as is known."""
-    known = [arrays for run in runs if (arrays := partition(run))]
+    """Tell whether the runs dealt the same images to the same clients, as far as is known.
+
+    Tests must be the same. Of the others it does not matter which validate: whether these are
+    trained on, and from when on, is a matter of the method (`data.join_val`).
+    """
+    known = [_dealt(arrays) for run in runs if (arrays := partition(run))]
     return all(
-        np.array_equal(known[0].get(key, ()), other.get(key, ()))
-        for other in known[1:]
-        for key in OWNERSHIP
+        np.array_equal(mine, other)
+        for dealt in known[1:]
+        for mine, other in zip(known[0], dealt, strict=True)
     )
+
+
+def _dealt(arrays: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return what must be equal: the images, and of each client its tests and all others."""
+    nothing = np.zeros(0, dtype=np.int64)
+    rows, bounds = (arrays.get(key, nothing) for key in ("rows", "bounds"))
+    if len(bounds):
+        bounds = bounds[:, [0, 2, 3]]  # a client's first image, its first test, its end
+        part = np.repeat(np.arange(2 * len(bounds)), np.diff(bounds).ravel())
+        rows = rows[np.lexsort((rows, part))]
+    return [rows, bounds, *(arrays.get(key, nothing) for key in ("shifts", "content"))]
 
 
 def count_test_images(run: Run) -> dict[int, int]:
@@ -167,7 +182,7 @@ def count_test_images(run: Run) -> dict[int, int]:
 
 def partition(run: Run) -> dict[str, NDArray[Any]]:
     """Return which images are whose; nothing of a run whose clients keep their data."""
-    return run.partition() if (run.path / "partition.npz").is_file() else {}
+    return run.partition() if (run.path / PARTITION).is_file() else {}
 
 
 def flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
@@ -205,9 +220,13 @@ def _apart(run: Run, alike: list[Run]) -> str:
     """Say by what a run differs from those of the same algorithm, or name its folder."""
     rows = {k: v for k, v in differing(alike).items() if not k.startswith(NO_SETTING)}
     own = {key: row[alike.index(run)] for key, row in rows.items()}
-    text = ", ".join(f"{key.removeprefix('algorithm.')} = {_text(own[key])}" for key in own)
+    text = ", ".join(_told(key.removeprefix("algorithm."), value) for key, value in own.items())
     return text if 0 < len(own) <= MAX_KEYS and len(text) <= MAX_NAME else run.path.resolve().name
 
 
-def _text(value: Any) -> str:
-    return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+def _told(key: str, value: Any) -> str:
+    """Say what a key is; a word needs no key: names stand in titles, legends and tables."""
+    if isinstance(value, str):
+        return value
+    text = json.dumps(value) if isinstance(value, list) else str(value)
+    return f"{key} = {'none' if value is None else text}"

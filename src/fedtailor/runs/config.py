@@ -19,7 +19,7 @@ from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.space import Arch, SearchSpace, Task
 from fedtailor.core.types import Budget
 from fedtailor.core.validation import flatten, override, refuse_unknown, validate, validated
-from fedtailor.data.options import DataOptions
+from fedtailor.data.options import CLIENTS, DataOptions
 from fedtailor.networks import cost
 from fedtailor.runs.budgets import BudgetOptions, Share, deal_budgets
 from fedtailor.search import genes
@@ -72,12 +72,28 @@ class Config:
                 "nothing and all clients get the same network; mobilenetv3, darts and nasvit are "
                 "search spaces",
             )
-        return (*idle, *self.data.warnings(), *self.algorithm.warnings())
+        late, ends = (), self.search_ends()
+        if ends > self.rounds > 0:
+            late = (
+                f"rounds: {self.algorithm_name} decides its last choices in round {ends} or so, "
+                f"and {self.rounds} leave some undecided; raise rounds or cohort, or let the "
+                "search begin earlier and decide more often",
+            )
+        return (*idle, *late, *self.data.warnings(), *self.algorithm.warnings())
+
+    def search_ends(self) -> int:
+        """Return the round in which a search that decides step by step has decided all, about."""
+        all_there_are = self.data.clients is None and self.data.partition == "by_client"
+        share = 1.0  # of as many clients as the data has, nobody knows how many take part
+        if self.cohort and not all_there_are:
+            share = min(1.0, self.cohort / (self.data.clients or CLIENTS))
+        return self.algorithm.search_ends(self.space, self.rounds, share)
 
 
 TABLES = {"data": DataOptions, "budget": BudgetOptions, "engine": EngineOptions}
 NAMED = ("algorithm", "space")
 BESIDE = {"algorithm": ["name"], "space": ["name", "preset", "arch", "init"]}  # fields of no class
+STARTERS = Path(__file__).parents[1] / "starters"
 ARCHS = ("smallest", "middle", "largest")
 
 
@@ -86,7 +102,8 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Confi
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        made = f"`fedtailor cp quickstart {path}` makes one"
+        starter = path.stem if (STARTERS / f"{path.stem}.toml").is_file() else "quickstart"
+        made = f"`fedtailor cp {starter} {path.with_suffix('.toml')}` makes one"
         raise UserError(f"{path}: there is no such file; {made}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None

@@ -16,7 +16,7 @@ from fedtailor.data.federation import Federation
 from fedtailor.runs import database
 from fedtailor.runs.config import Config, write_config
 from fedtailor.runs.environment import environment
-from fedtailor.runs.folder import CONFIG, ENVIRONMENT, START, Run
+from fedtailor.runs.folder import CONFIG, ENVIRONMENT, PARTITION, START, Run
 from fedtailor.runs.needs import NeededFile
 from fedtailor.runs.partition_file import image_format, ownership
 
@@ -57,7 +57,7 @@ def create_run(
             images["unseen"] = federation.unseen_tests()
             if federation.client_names:
                 images["names"] = np.array(federation.client_names)
-            np.savez_compressed(path / "partition.npz", allow_pickle=False, **images)
+            np.savez_compressed(path / PARTITION, allow_pickle=False, **images)
         begins = None
         if start is not None:
             copy_file(start, path / START)
@@ -73,7 +73,7 @@ def _refuse_used(path: Path) -> None:
             f"{path}: there is a run already; `fedtailor resume {path}` goes on with it, "
             "and --out takes another folder"
         )
-    ours = {"state", "lock", CONFIG, ENVIRONMENT, "partition.npz", START}
+    ours = {"state", "lock", CONFIG, ENVIRONMENT, PARTITION, START}
     with contextlib.suppress(FileNotFoundError):
         there = {p.name for p in path.iterdir() if not p.name.startswith("run.db.")}
         if there - ours:

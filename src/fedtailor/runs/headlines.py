@@ -32,7 +32,8 @@ def in_words(method: Any, space: Any, data: Any, done: Any, planned: Any) -> str
 
 def in_short(config: Mapping[str, Any], db: Database, client: int | None = None) -> str:
     """Say what was run, how far it came, and what it or one of its clients reached."""
-    method, space, data = (config.get(key, {}) for key in ("algorithm", "space", "data"))
+    tables = (config.get(key) for key in ("algorithm", "space", "data"))
+    method, space, data = (one if isinstance(one, dict) else {} for one in tables)
     named = method.get("name"), space.get("name"), data.get("path") or data.get("name")
     what = in_words(*named, max(database.last_round(db), 0), config.get("rounds"))
     found = accuracies(db)
