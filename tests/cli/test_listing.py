@@ -9,6 +9,7 @@ from fedtailor.algorithms.fedavg import FedAvg
 from fedtailor.cli import listing
 from fedtailor.cli.app import main
 from fedtailor.core import registry
+from fedtailor.core.errors import UserError
 from tests.helpers.sample_runs import made_up
 
 
@@ -36,6 +37,7 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_everything_fits_80_columns(capsys: pytest.CaptureFixture[str]):
     names = [name for kind in registry.KINDS for name in registry.names(kind)]
+    names += [path.stem for path in listing.STARTERS.glob("*.toml")]
     for words in ([], *([name] for name in names)):
         text = listed(capsys, *words)
         assert max(len(line) for line in text.splitlines()) <= 80, words
@@ -49,6 +51,17 @@ def test_a_name_has_its_keys_with_defaults_and_meanings(capsys: pytest.CaptureFi
     assert "[engine]" in listed(capsys, "local") and "[algorithm]" in listed(capsys, "local")
     (found,) = json.loads(listed(capsys, "nasvit", "--json"))
     assert found["kind"] == "space" and {"width", "strides"} <= {f["name"] for f in found["fields"]}
+
+
+def test_a_starter_says_what_it_is_and_how_it_is_had(capsys: pytest.CaptureFixture[str]):
+    lines = listed(capsys, "spider-digits").splitlines()
+    assert lines[0].startswith("spider-digits: A first private architecture: SPIDER on digits")
+    assert "  fedtailor run FILE algorithm.name=fedavg|local" in lines
+    assert lines[-1].startswith("A starter: fedtailor cp spider-digits FILE")
+    (found,) = json.loads(listed(capsys, "spider-digits", "--json"))
+    assert found["kind"] == "starter" and found["text"][0] == found["about"]
+    with pytest.raises(UserError, match="did you mean spider-digits"):
+        listing.described("spider-digit")
 
 
 def test_runs_are_listed_with_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

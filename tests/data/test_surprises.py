@@ -51,3 +51,12 @@ def test_floats_beyond_0_and_1(tmp_path: Path, scale: float, shift: float) -> No
     floats = np.linspace(0, 1, 960).reshape(60, 4, 4) * scale + shift
     assert notes(tmp_path, floats).startswith(f"pixels are floats from {shift:.4g} to")
     assert notes(tmp_path, floats, mean=(scale / 2 + shift,), std=(scale / 2,)) == ""
+
+
+def test_keys_that_change_nothing(tmp_path: Path) -> None:
+    assert notes(tmp_path, alpha=0.5) == 'data.alpha has no effect with data.partition = "iid"'
+    assert notes(tmp_path, alpha=0.5, partition="dirichlet") == ""
+    digits = DataOptions(partition="shards", classes_per_client=3, min_size=20)
+    assert load_federation(digits).notes == (
+        'data.min_size has no effect with data.partition = "shards"',
+    )

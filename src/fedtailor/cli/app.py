@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 import fedtailor
 from fedtailor.cli.common import fail
@@ -43,6 +43,11 @@ def main(words: list[str] | None = None) -> None:
     interrupts = _heard_interrupts()
     try:
         app(words, exit_on_error=False, print_error=False)
+    except UnusedCliTokensError as error:
+        fail(
+            f"{' '.join(error.unused_tokens or ())}: more than this verb takes (fedtailor --help)",
+            2,
+        )
     except CycloptsError as error:
         fail(f"{' '.join(str(error).split())} (fedtailor --help)", 2)
     except UserError as error:

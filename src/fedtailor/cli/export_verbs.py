@@ -119,7 +119,7 @@ def _tell(one: dict[str, Any]) -> None:
     """Print what was written of a client."""
     times = ", ".join(f"{took:.2f} ms by {name}" for name, took in one["latency_ms"].items())
     print(
-        f"client {one['client']}: {one['space']}, {one['parameters']:,} parameters, "
+        f"client {one['name']}: {one['space']}, {one['parameters']:,} parameters, "
         f"{one['macs'] / 1e6:,.1f} M multiply-adds, one image {times} (one thread); "
         f"{one['folded']} of {one['norms']} batch norms folded"
     )
@@ -128,11 +128,11 @@ def _tell(one: dict[str, Any]) -> None:
     told, here = one["test_accuracy"], one["accuracy_here"]
     if told is not None and here is not None and abs(told - here) > 1e-9:
         warn(
-            f"client {one['client']}: the model tells {100 * here:.2f} % of its test images right "
+            f"client {one['name']}: the model tells {100 * here:.2f} % of its test images right "
             f"here, where the run measured {100 * told:.2f} %"
         )
     if one["memory"]:
         warn(
-            f"client {one['client']}: the model carries a memory of the client's own images and "
+            f"client {one['name']}: the model carries a memory of the client's own images and "
             "their labels"
         )

@@ -2,9 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedtailor.cli.common import AsJson, fail, print_json
+
+if TYPE_CHECKING:
+    from fedtailor.pretrain.generators import PretrainRequest
+    from fedtailor.search.diffusion.generator import Generator
 
 
 def pretrain(
@@ -52,34 +56,41 @@ def pretrain(
         device: where networks are trained: auto, cpu or cuda.
         as_json: print the generator's card as JSON; of a supernet alone its file, size and hash.
     """
-    from fedtailor.core.validation import parse_override
-    from fedtailor.experiment.following import living
     from fedtailor.pretrain import generators
 
     request = generators.PretrainRequest(
         space, data, out, preset, recipe, weights, encoder, workers, device, supernet
     )
+    made = _made(request, overrides)
+    if as_json:
+        print_json(generators.supernet_card(request.file) if made is None else made.about)
+        return
+    card = [] if made is None else generators.card_lines(made.about)
+    print("\n".join([*card, *generators.next_lines(request)]))
+
+
+def _made(request: "PretrainRequest", overrides: tuple[str, ...]) -> "Generator | None":
+    """Make what is asked for and show how far it is; of a supernet alone there is no generator."""
+    from fedtailor.core.validation import parse_override
+    from fedtailor.experiment.following import living
+    from fedtailor.pretrain import generators
+
     file, now = request.file, ["reading"]
     try:
         with living(lambda: f"{file.name}: {now[0]}"):
-            made = generators.make(
+            return generators.make(
                 request,
                 dict(parse_override(text) for text in overrides),
                 lambda stage, done, of: now.__setitem__(0, f"{stage} {done}/{of}"),
             )
     except KeyboardInterrupt:
         fail(f"stopped; the same command goes on from {generators.work_folder(file)}", 130)
-    if as_json:
-        print_json(generators.supernet_card(file) if made is None else made.about)
-        return
-    card = [] if made is None else generators.card_lines(made.about)
-    print("\n".join([*card, *generators.next_lines(request)]))
 
 
 def generate(
     *overrides: str,
     space: str,
-    n: int = 100,
+    n: int = 10,
     data: str | None = None,
     client: str | None = None,
     preset: str | None = None,

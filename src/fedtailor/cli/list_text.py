@@ -25,6 +25,9 @@ def described_lines(found: list[dict[str, Any]]) -> list[str]:
     """Tell about a thing: what it is, then every key with its default and meaning."""
     lines: list[str] = []
     for one in found:
+        if one["kind"] == "starter":
+            lines += _starter(one)
+            continue
         lines += textwrap.wrap(f"{one['name']}: {one['about']}{_more_about(one)}", WIDTH)
         if one.get("paper"):
             lines += textwrap.wrap(f"Paper: {one['paper']}", WIDTH)
@@ -34,6 +37,17 @@ def described_lines(found: list[dict[str, Any]]) -> list[str]:
             shown = "" if default is None else f" = {toml(default)}"
             meaning = "; ".join(text for text in (_kind(field), field["meaning"]) if text)
             lines += _entry(f"{field['name']}{shown}", meaning, 24)
+    return lines
+
+
+def _starter(one: dict[str, Any]) -> list[str]:
+    """Say what a starter config says of itself, and how it is had."""
+    first, *rest = one["text"]
+    how = f"A starter: fedtailor cp {one['name']} FILE writes it, yours to edit."
+    lines: list[str] = []
+    for text in (f"{one['name']}: {first}", *rest, how):
+        further = " " * 4 if text.startswith(" ") else ""  # a command goes on further right
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent=further, break_on_hyphens=False)
     return lines
 
 

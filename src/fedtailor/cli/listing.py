@@ -1,6 +1,7 @@
 """What there is: algorithms, spaces, data sets, engines and starter configs."""
 
 import inspect
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ from fedtailor.core import registry
 from fedtailor.core.errors import UserError, nearest
 from fedtailor.core.fields import described_fields
 from fedtailor.data.options import DataOptions
+from fedtailor.runs.config import STARTERS
 
-STARTERS = Path(__file__).parents[1] / "starters"
 KINDS = ("algorithms", "spaces", "data", "engines", "starters")
 
 
@@ -35,8 +36,11 @@ def described(name: str) -> list[dict[str, Any]]:
     if name in registry.names("data"):
         fields = described_fields(DataOptions)
         found.append({"kind": "data", **_data(name), "fields": fields})
+    if (starter := STARTERS / f"{name}.toml") in STARTERS.glob("*.toml"):
+        found.append({"kind": "starter", **_starter(starter), "text": _first_comment(starter)})
     if not found:
-        every = [*KINDS, "runs", *(n for kind in registry.KINDS for n in registry.names(kind))]
+        things = [n for kind in registry.KINDS for n in registry.names(kind)]
+        every = [*KINDS, "runs", *things, *(path.stem for path in STARTERS.glob("*.toml"))]
         raise UserError(f"{name}: neither a kind of thing nor a name{nearest(name, every)}")
     return found
 
@@ -87,6 +91,13 @@ def _engine(name: str) -> dict[str, Any]:
 def _starter(path: Path) -> dict[str, Any]:
     first = path.read_text(encoding="utf-8").splitlines()[0]
     return {"name": path.stem, "about": first.removeprefix("# ")}
+
+
+def _first_comment(path: Path) -> list[str]:
+    """Return the lines that a starter begins with: what it is, what to do with it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return [line.removeprefix("#").removeprefix(" ") for line in comment]
 
 
 def _about(module: Any) -> dict[str, str]:

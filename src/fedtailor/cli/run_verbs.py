@@ -17,21 +17,27 @@ if TYPE_CHECKING:
 Out = Annotated[Path | None, Parameter(help="The run folder; by default a new one below runs/.")]
 
 
-def demo(out: Out = None) -> None:
+def demo(*, quick: bool = False, out: Out = None) -> None:
     """Compare training alone and together with three searches, on digits, in under three minutes.
 
     Eight clients with uneven classes train alone (local) and together (FedAvg); then each gets an
     architecture of its own, found by the server (PerFedRLNAS) or by the client (PerFedSDE-NAS,
     SPIDER).
+
+    Args:
+        quick: three clients with few images and fewer rounds, in under 45 seconds: enough to
+            see every part of the report, too little for networks to become good.
+        out: the folder of the runs and the report; by default a new one below runs/.
     """
+    clients = "Three clients, few images" if quick else "Eight clients"
     print(
-        "Eight clients, uneven classes: each alone, all together, and three searches for networks "
+        f"{clients}, uneven classes: each alone, all together, and three searches for networks "
         "of their own. Starting ...",
         flush=True,
     )
     from fedtailor.cli import demo
 
-    demo.show(out)
+    demo.show(out, quick)
 
 
 def plan(file: Path, /, *overrides: str, as_json: AsJson = False) -> None:
@@ -196,6 +202,7 @@ def followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
     from fedtailor.runs.folder import Run
 
     progress = RunProgress()
+    anew = f"; once more: {again}" if again else ""  # what a run was begun with is not known here
     again = again or f"fedtailor resume {path}"
     try:
         with show(progress, path.name):
@@ -204,7 +211,7 @@ def followed(path: Path, again: str | None = None) -> Iterator["RunProgress"]:
         if (path / "run.db").exists():
             where = f"{progress.unit} {progress.round} of {progress.rounds}"
             fail(f"stopped in {where}; go on with: {again}", 130)
-        fail("stopped before the first round; nothing was written that counts", 130)
+        fail(f"stopped before the first round; nothing was written that counts{anew}", 130)
     except ClientFailedError as error:
         how = f"once that is mended, go on with: {again}"
         if error.diverged:

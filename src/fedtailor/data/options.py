@@ -11,6 +11,8 @@ ShiftKind: TypeAlias = Literal[
     "none", "low_resolution", "blur", "grey", "noise", "rotation", "contrast"
 ]
 
+CLIENTS = 10  # where nothing says how many
+
 
 @dataclass(frozen=True)
 class DataOptions:

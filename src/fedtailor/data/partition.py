@@ -72,7 +72,8 @@ def dirichlet(
     if clients * options.min_size > len(labels):
         raise UserError(
             f"data.min_size: {clients} clients with at least {options.min_size} images each need "
-            f"{clients * options.min_size}, but the data has {len(labels)}, so lower one of them."
+            f"{clients * options.min_size}, but the data has {len(labels)}, so lower it or "
+            "data.clients."
         )
     attempts = max(10, min(_ATTEMPTS, _DRAWS // (clients * len(totals))))
     for _ in range(attempts):

@@ -1,26 +1,41 @@
-"""What about a user's own data is allowed, but probably not meant: a sentence each."""
+"""What about a user's data is allowed, but probably not meant: a sentence each."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from fedtailor.data.client_names import label_of
-from fedtailor.data.options import DataOptions
+from fedtailor.data.options import DataOptions, Scheme
 from fedtailor.data.source import Source
 
 _NAMED = 3  # clients or classes in a sentence
+_COUNTS_FOR: dict[str, tuple[Scheme, ...]] = {  # keys that not every way of dealing asks for
+    "alpha": ("dirichlet", "dirichlet_equal"),
+    "min_size": ("dirichlet",),
+    "balance": ("dirichlet",),
+    "classes_per_client": ("shards",),
+}
 _FAR = 10.0  # what a network is given should not be as far from 0
 
 
 def surprises(source: Source, clients: int, options: DataOptions) -> tuple[str, ...]:
     """Say what a user should know of their data before they train on it."""
     if options.path is None:
-        return ()
+        return tuple(_about_keys(options))
     return (
+        *_about_keys(options),
         *_about_classes(source),
         *_about_clients(source, clients, options),
         *_about_pixels(source, options),
     )
+
+
+def _about_keys(options: DataOptions) -> Iterator[str]:
+    """Name keys that were changed and change nothing; a default may stand in any config."""
+    usual = DataOptions()
+    for key, schemes in _COUNTS_FOR.items():
+        if options.partition not in schemes and getattr(options, key) != getattr(usual, key):
+            yield f'data.{key} has no effect with data.partition = "{options.partition}"'
 
 
 def _about_classes(source: Source) -> Iterator[str]:

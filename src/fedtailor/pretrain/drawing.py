@@ -30,7 +30,7 @@ class GenerateRequest:
     """What `generate` is asked for."""
 
     space: str
-    number: int = 100
+    number: int = 10
     data: str | None = None  # none: no data in particular
     client: str | None = None  # a name or a number; none: the first
     preset: str | None = None  # none: cpu where the space has it
