@@ -1,9 +1,11 @@
 """Networks drawn one by one, the personalisation matrix, coverage, and where time went."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from fedtailor.report import option_shares
 from fedtailor.report.client_rounds import client_rounds, failed_clients
@@ -43,12 +45,33 @@ def test_cells_have_all_edges(tmp_path: Path):
     assert blocks.block_diagrams(groups([run])) is None
 
 
+def test_labels_of_edges_do_not_stand_on_one_another(tmp_path: Path):
+    run = made_up(tmp_path / "run", rounds=2, space={"name": "darts", "preset": "cpu"})
+    drawn = cells.searched_cells(groups([run]))
+    assert drawn
+    for figure in drawn.panels:
+        FigureCanvasSVG(figure)
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            boxes = [t.get_window_extent() for t in axes.texts if len(t.get_text()) > 3]
+            assert len(boxes) > 5
+            assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
 def test_a_mask_is_told_by_its_operations():
     edge = "normal c_{k-2} to 0"
     assert alive_operations("s2", edge, 0) == "none"
     assert alive_operations("s2", edge, 1) == "skip_connect"
     assert alive_operations("s2", edge, 3) == "skip_connect+sep_conv_3x3"
     assert alive_operations("s1", "reduction 2 to 3", 2) == "dil_conv_5x5"
+
+
+def test_edges_say_what_is_left_of_them():
+    skip, conv, pool = "skip_connect", "sep_conv_3x3", "max_pool_3x3"
+    assert cells._label([skip, conv]) == "skip+sep 3" and cells._label([]) == ""
+    assert cells._label([pool, skip, conv]) == "3", "there is no room for their names"
+    assert cells._tint([conv]) == cells.TINTS["sep"]
+    assert cells._tint([skip, conv]) not in cells.TINTS.values()
 
 
 @pytest.mark.parametrize("space", ["mobilenetv3", "mobilenetv3_plato", "nasvit"])
@@ -81,7 +104,10 @@ def test_personalisation_matrix(tmp_path: Path):
     drawn = matrix.personalisation(groups([run]))
     assert drawn and len(drawn.rows) == 9
     title = drawn.panels[0].axes[0].get_title("left")
-    assert "their own weights, 5 epochs" in title and "+40.0 points better, p = 0.167" in title
+    assert "their own weights, 5 epochs" in title and "are 40.0 points better, p = 0.167" in title
+    written = drawn.panels[0].axes[0].texts
+    own = [text.get_text() for text in written if text.get_fontweight() == "bold"]
+    assert own == ["90"] * 3 and len(written) == 9
 
 
 def test_shares_and_coverage_count_what_was_trained(tmp_path: Path):

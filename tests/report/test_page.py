@@ -57,7 +57,7 @@ def test_headline_is_the_summary(fedavg: Run, tmp_path: Path):
         f"fedavg: {100 * found.mean:.1f} % test accuracy on average over {CLIENTS} clients (95 % "
         f"interval {low:.1f} to {high:.1f} %)" in page.text
     )
-    assert f"± {100 * (found.high - found.mean):.1f}" in page.text
+    assert f"±\u00a0{100 * (found.high - found.mean):.1f}" in page.text
     assert f"{summary['bytes']['down'] / 1e6:.2f} down" in page.text
     assert summary["digest"] in page.text
     assert (fedavg.path / "config.toml").read_text() in page.text

@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedtailor.report.facts import BASELINE, algorithm
@@ -23,7 +24,9 @@ OVER = (0, (3, 3))  # a line upon an equal one, which shows between its dashes
 MAX_BARS = 60  # clients drawn one by one
 MAX_NAMED = 40  # clients with room for their numbers below the axis
 MAX_LETTERS = 18  # of a client's name there
-NAMED_AT_ONCE = 20  # numbers of clients on an axis
+NAMED_AT_ONCE = 20  # clients named on an axis
+LETTERS_AT_ONCE = 40  # of their names there, blanks between them included
+LETTER = 5.7  # points that a letter is wide, about
 MAX_TOLD = 600  # points of a picture that each say their client
 MAX_PIXELS = 1000  # columns that a picture has room for
 MAX_COLUMNS = 120  # clients whose columns say their client
@@ -89,11 +92,13 @@ def legend(figure: Figure, keys: Sequence[Line2D]) -> None:
     """Put a legend above the panel, with as many columns as there is room for."""
     if not keys:
         return
-    labels = [str(key.get_label()) for key in keys]
-    widths = [40 + 5.7 * len(label) for label in labels]  # points, about
     room = 72 * figure.get_figwidth()
+    longest = int((room - 40) / LETTER)
+    lines = [[clip(line, longest) for line in str(key.get_label()).split("\n")] for key in keys]
+    labels = ["\n".join(one) for one in lines]
+    widths = [40 + LETTER * max(map(len, one)) for one in lines]
     wide = len(keys) if sum(widths) <= room else max(1, int(room / max(widths)))
-    more = -(-len(labels) // wide) - 1  # rows must not take from the panel
+    more = -(-sum(map(len, lines)) // wide) - 1  # rows must not take from the panel
     figure.set_figheight(figure.get_figheight() + 0.2 * more)
     figure.legend(
         keys, labels, loc="outside upper left", ncols=wide, fontsize=9.5, columnspacing=1.2
@@ -109,6 +114,24 @@ def bars(axes: Axes, values: NDArray[Any], colour: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
+def rounds_axis(axes: Axes, rounds: Sequence[int]) -> None:
+    """Have the axis below count rounds, which are whole, also where there is one only."""
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+    if len(set(rounds)) == 1:
+        axes.set_xlim(rounds[0] - 1, rounds[0] + 1)
+
+
+def shade(
+    axes: Axes, x: Sequence[int], low: Sequence[float], high: Sequence[float], colour: str
+) -> None:
+    """Draw what lies around a line: a band, or above a single place a bar."""
+    if len(x) == 1:
+        axes.vlines(x, low, high, color=colour, alpha=0.5, linewidth=2)
+    else:
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
 def thinned(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return clients' values and the edges of their columns; of many, means of neighbours."""
     count = min(len(values), MAX_PIXELS)
@@ -121,10 +144,11 @@ def thinned(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
 def name_clients(axes: Axes, order: Sequence[int], called: Mapping[int, str]) -> None:
     """Name the clients below the axis, if there is room, and say in what order they are."""
     named = len(order) <= MAX_NAMED
-    places = range(0, len(order), -(-len(order) // NAMED_AT_ONCE)) if named and order else []
-    names = axis_names([order[place] for place in places], called)
+    names = axis_names(order, called) if named else []
     longest = max(map(len, names), default=0)
-    axes.set_xticks(places, names, rotation=90 if longest > 4 else 0)
+    room = NAMED_AT_ONCE if longest > 4 else LETTERS_AT_ONCE // (longest + 1)
+    places = range(0, len(names), -(-len(names) // room)) if names else []
+    axes.set_xticks(places, [names[place] for place in places], rotation=90 if longest > 4 else 0)
     if longest > 4:  # names must not take from the panel
         figure = cast(Figure, axes.figure)
         figure.set_figheight(figure.get_figheight() + 0.07 * longest)

@@ -9,6 +9,7 @@ from fedtailor.runs import database
 from fedtailor.runs.archives import option_counts
 
 MAX_OPTIONS = 12  # that can be told apart in a picture
+SMALLEST = "smallest"  # of options that are sizes
 
 
 @dataclass(frozen=True)
@@ -75,5 +76,5 @@ def _what(search: Search) -> tuple[str, str]:
 
 def _ranks(count: int) -> list[str]:
     if count <= 1:
-        return ["smallest"][:count]
-    return ["smallest", *["between"] * (count - 2), "largest"]
+        return [SMALLEST][:count]
+    return [SMALLEST, *["between"] * (count - 2), "largest"]

@@ -123,7 +123,7 @@ def test_equal_curves_are_both_seen(fedavg: Run, changed: Path):
     first, _, second, _ = drawn.panels[0].axes[0].lines
     assert (first.get_linestyle(), second.get_linestyle()) == ("-", "--")
     texts = [text.get_text() for text in drawn.panels[0].legends[0].get_texts()]
-    assert texts[1] == "fedavg (changed) (as fedavg (fedavg))"
+    assert texts[1] == "fedavg (changed)\nas fedavg (fedavg)"
 
 
 def test_means_have_intervals(fedavg: Run, local: Run):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 
 from fedtailor.cli.terminal import search_lines
@@ -169,6 +170,19 @@ def test_search_over_rounds(made: Run, fedavg: Run):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["perfedrlnas"]
 
 
+def test_one_round_is_seen(tmp_path: Path):
+    drawn = searches.search_over_rounds(groups([made_up(tmp_path / "run", rounds=1)]))
+    assert drawn
+    axes = drawn.panels[0].axes[0]
+    assert axes.lines[0].get_marker() == "o"
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [0, 1, 2]
+    band = axes.collections[0]
+    assert isinstance(band, LineCollection)
+    ends = np.asarray(band.get_segments()[0])[:, 1]
+    assert list(ends) == [drawn.rows[0][-2], drawn.rows[0][-1]], "the band, as a bar"
+
+
 def test_memory_budgets(made: Run):
     clients = search_facts.memory(made)
     limits = [one.budget for one in clients]
@@ -186,7 +200,7 @@ def test_memory_budgets(made: Run):
     assert lost[0].get_facecolor() == to_rgba(LOSER)
     fit = sum(one.deployed <= one.budget for one in clients)
     assert f"{fit} of 6 deployed networks fit" in taken.get_title("left")
-    assert "17 % in the first half, 0 % in the second" in taken.get_title("left")
+    assert "17 % in 1st half, 0 % in 2nd half" in taken.get_title("left")
 
 
 def test_shares_of_memory(tmp_path: Path):
@@ -249,3 +263,15 @@ def test_the_page_has_them_all(made: Run, fedavg: Run, tmp_path: Path):
     for title in ("Who got which network?", "Has the search decided?", "fit the devices?",
                   "like networks?", "What do small networks cost?"):  # fmt: skip
         assert title in page
+
+
+def test_an_option_has_one_colour_on_the_page():
+    """As in the map of networks, whose first colour is that of no operation."""
+    assert searches._colours(["none", "skip_connect"]) == list(networks.KINDS[:2])
+    ranks = searches._colours(["smallest", "between", "largest"])
+    assert ranks == [networks.SCALE(at) for at in (0.0, 0.5, 1.0)]
+
+
+def test_what_is_written_on_a_colour_is_read():
+    assert networks.readable_on("#0072b2") == networks.WHITE
+    assert networks.readable_on("#bdbdbd") == networks.readable_on("#e69f00") == networks.BLACK

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from fedtailor.report.drawing import HALF, looks
 from fedtailor.report.facts import client_titles
-from fedtailor.report.pictures.networks import SCALE
+from fedtailor.report.pictures.networks import SCALE, readable_on
 from fedtailor.report.representatives import representatives
 from fedtailor.report.search_facts import deployed, searches
 from fedtailor.report.svg import MUTED, Drawn, styled
@@ -114,15 +114,17 @@ def _stage(axes: Axes, row: int, stage: Stage, span: tuple[float, float]) -> Non
         shade = 0.5
         if "expansion" in known and span[0] < span[1]:
             shade = (float(known["expansion"]) - span[0]) / (span[1] - span[0])
+        filled = SCALE(float(np.clip(shade, 0, 1)))
         box = FancyBboxPatch(
             (number - 0.95, row - 0.36), 0.9, 0.72, boxstyle="round,pad=0,rounding_size=0.08",
-            facecolor=SCALE(float(np.clip(shade, 0, 1))), edgecolor=MUTED, linewidth=0.6,
+            facecolor=filled, edgecolor=MUTED, linewidth=0.6,
         )  # fmt: skip
         axes.add_patch(box)
         words = [f"{known['kernel']}×{known['kernel']}" if "kernel" in known else ""]  # noqa: RUF001
         words += [f"e{known['expansion']}" if "expansion" in known else ""]
         text = " ".join(word for word in words if word)
-        axes.text(number - 0.5, row, text, ha="center", va="center", fontsize=6.5, color="#111111")
+        how = {"ha": "center", "va": "center", "fontsize": 6.5, "color": readable_on(filled)}
+        axes.text(number - 0.5, row, text, **how)
 
 
 def _name(name: str, stage: Stage) -> str:

@@ -71,6 +71,6 @@ def _share(drawn: list[tuple[bool, ...]]) -> str:
     late = [one for each in drawn for one in each[len(each) // 2 :]]
     if not any(early + late):
         return "all drawn ones did"
-    halves = zip((early, late), ("the first", "the second"), strict=True)
+    halves = zip((early, late), ("1st", "2nd"), strict=True)
     shares = [f"{100 * np.mean(some):.0f} % in {which} half" for some, which in halves if some]
-    return f"of the drawn ones did not: {', '.join(shares)}"
+    return f"drawn ones that did not: {', '.join(shares)}"

@@ -30,6 +30,8 @@ from fedtailor.report.pictures import (
 from fedtailor.report.svg import Draw, Drawn, inline
 from fedtailor.runs.comparison import Group
 
+NEAR = 3  # small pictures on, from which the one beside is chosen
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -95,7 +97,8 @@ PICTURES = (
         "What do the cells look like?",
         "Both cells of the networks of a few clients: by accuracy the best, the median and the "
         "worst, and the two that differ most. Inputs are on the left, every edge says its "
-        "operations (dotted: none), and all nodes go to the output.",
+        "operations (dotted: none), or how many of more than two are left, and all nodes go to the "
+        "output.",
         cells.searched_cells,
     ),
     Picture(
@@ -111,7 +114,7 @@ PICTURES = (
         "How personal are the networks?",
         "Every client's network (column), tuned on every client's training images (row), by test "
         "accuracy in percent; own networks are on the diagonal, like clients beside one another. "
-        "p is how often networks dealt at random would do as well (`fedtailor gain`).",
+        "p is how often networks dealt at random would do as well (fedtailor gain).",
         matrix.personalisation,
     ),
     Picture(
@@ -220,17 +223,23 @@ def _entry(picture: Picture, drawn: Drawn, svgs: list[str]) -> dict[str, Any]:
         "caption": " ".join(filter(None, (picture.caption, drawn.note))),
         "svgs": [inline(svg, f"{picture.key}{n}", picture.title) for n, svg in enumerate(svgs, 1)],
         "place": "half" if single else "full",
+        "height": drawn.panels[0].get_figheight(),
     }
 
 
 def _placed(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Set small pictures side by side, so that no row is half empty; one alone beside its text."""
+    """Set small pictures side by side, so that no row is half empty; one alone beside its text.
+
+    Beside a picture stands the next that is about as high, but not one from the page's other end.
+    """
     left, found = list(entries), []
     while left:
         entry = left.pop(0)
         found.append(entry)
         if entry["place"] == "half":
-            other = next((each for each in left if each["place"] == "half"), None)
+            near = [each for each in left if each["place"] == "half"][:NEAR]
+            height = entry["height"]
+            other = min(near, key=lambda one: abs(one["height"] - height), default=None)
             if other is None:
                 entry["place"] = "alone"
             else:

@@ -21,6 +21,11 @@ PLACES = {
     "c_{k-2}": (0.0, 1.0), "c_{k-1}": (0.0, -1.0), "0": (1.5, 1.0), "1": (3.0, -1.0),
     "2": (4.5, 1.0), "3": (6.0, -1.0), "out": (7.2, 0.0),
 }  # fmt: skip
+# Where an edge's label stands, as a part of its length: no two stand on one another.
+LABELS = {
+    ("c_{k-2}", "1"): 0.25, ("c_{k-1}", "2"): 0.25, ("c_{k-2}", "2"): 0.4, ("0", "1"): 0.7,
+    ("0", "3"): 0.25, ("1", "2"): 0.72,
+}  # fmt: skip
 SHORT = {
     "skip_connect": "skip", "max_pool_3x3": "max 3", "avg_pool_3x3": "avg 3", "noise": "noise",
     "sep_conv_3x3": "sep 3", "sep_conv_5x5": "sep 5", "dil_conv_3x3": "dil 3",
@@ -85,13 +90,24 @@ def _cell(axes: Axes, edges: list[tuple[str, str, str]]) -> None:
     for node in "0123":
         _arrow(axes, graph, (node, "out"), GRID, "solid", "")
     for source, target, operations in edges:
-        names = [SHORT.get(name, name) for name in operations.split("+") if name != "none"]
-        tint = TINTS.get(names[0].split()[0], INK) if names else GRID
-        line = "solid" if names else "dotted"
-        _arrow(axes, graph, (source, target), tint, line, "+".join(names))
+        alive = [name for name in operations.split("+") if name != "none"]
+        line = "solid" if alive else "dotted"
+        _arrow(axes, graph, (source, target), _tint(alive), line, _label(alive))
     axes.set_axis_off()
     axes.set_xlim(-0.5, 7.6)
     axes.set_ylim(-2.6, 2.3)
+
+
+def _label(alive: list[str]) -> str:
+    """Name the operations of an edge; more than two have no room."""
+    return "+".join(SHORT.get(name, name) for name in alive) if len(alive) < 3 else f"{len(alive)}"
+
+
+def _tint(alive: list[str]) -> str:
+    """Return an edge's colour: its operation's, if there is one."""
+    if len(alive) != 1:
+        return INK if alive else GRID
+    return TINTS.get(alive[0].split("_")[0], INK)
 
 
 def _arrow(
@@ -113,9 +129,9 @@ def _arrow(
     }
     nx.draw_networkx_edges(graph, PLACES, style=line, width=1.3, arrowsize=7, node_size=330, **how)
     if label:
-        at = 0.5 if y0 == y1 else 0.3 if edge[0].startswith("c_") else 0.4
         box = {"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none"}
         nx.draw_networkx_edge_labels(
-            graph, PLACES, {edge: label}, label_pos=at, font_size=6.5, font_color=colour,
-            rotate=False, bbox=box, ax=axes, connectionstyle=style, node_size=330,
+            graph, PLACES, {edge: label}, label_pos=LABELS.get(edge, 0.5), font_size=6.5,
+            font_color=colour, rotate=False, bbox=box, ax=axes, connectionstyle=style,
+            node_size=330,
         )  # fmt: skip

@@ -57,7 +57,7 @@ def _figure(search: Search, counts: dict[tuple[int, int], int], title: str) -> F
     _name_options(axes, search)
     never = int((shares == 0).sum())
     told = f"{never} of {int((~np.isnan(shares)).sum())} options were never taken"
-    axes.set_title(f"{title}: {told}")
+    axes.set_title(f"{title}\n{told}")
     return figure
 
 

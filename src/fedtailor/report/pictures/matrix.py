@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from fedtailor.report.drawing import HALF, axis_names, columns, looks
 from fedtailor.report.facts import client_titles
 from fedtailor.report.svg import COLOURS, INK, Drawn, styled
-from fedtailor.report.wording import counted, percent, points
+from fedtailor.report.wording import counted, percent
 from fedtailor.runs import pair_table
 from fedtailor.runs.comparison import Group
 from fedtailor.runs.folder import Run
@@ -76,11 +76,13 @@ def _figure(found: Gain, title: str, called: Mapping[int, str]) -> Figure:
     span = max(float(np.ptp(table)), 1e-9)
     image[..., 3] = 0.08 + 0.72 * (table - table.min()) / span
     axes.imshow(image, interpolation="none")
-    axes.plot(range(len(order)), range(len(order)), "s", color=INK, markersize=3, alpha=0.6)
     axes.grid(visible=False)
     if len(order) <= MAX_WRITTEN:
         for (i, j), value in np.ndenumerate(table):
-            axes.text(j, i - 0.22, f"{100 * value:.0f}", ha="center", va="center", fontsize=7)
+            text, weight = f"{100 * value:.0f}", "bold" if i == j else "normal"
+            axes.text(j, i, text, fontsize=8, ha="center", va="center", weight=weight)
+    else:
+        axes.plot(range(len(order)), range(len(order)), "s", color=INK, markersize=3, alpha=0.6)
     columns(axes, clients, [f"own {percent(table[i, i])}" for i in range(len(clients))])
     step = -(-len(clients) // 20)
     places = range(0, len(clients), step)
@@ -90,5 +92,6 @@ def _figure(found: Gain, title: str, called: Mapping[int, str]) -> Figure:
     axes.set_xlabel("network of client")
     axes.set_ylabel("data of client")
     gain, chance = float(found.of_clients.mean()), found.chance
-    axes.set_title(f"{title}\nown networks are {points(gain)} points better, p = {chance.p:.3f}")
+    told = f"{100 * abs(gain):.1f} points {'worse' if gain < 0 else 'better'}"
+    axes.set_title(f"{title}\nown networks are {told}, p = {chance.p:.3f}")
     return figure

@@ -29,6 +29,8 @@ SCALE = LinearSegmentedColormap.from_list("options", ("#0072b2", "#bdbdbd", "#e6
 # of options that are listed from small to large; all of it shows on pages light and dark
 MAX_MAPS = 4  # settings
 MAX_WRITTEN = 12  # clients whose options are written into the cells
+BLACK, WHITE = "#111111", "#ffffff"  # on coloured cells, on pages light and dark
+MIDDLE = 0.19  # the luminance from which black is read better than white
 # Of options that have no order; not the page's own colours, which are others on a dark page.
 KINDS = ("#8b8b8b", "#0073b3", "#e6a000", "#009f73", "#cc7aa7", "#57b4e9", "#d65e00", "#f0e442")
 
@@ -61,7 +63,10 @@ def _map(search: Search, there: Deployed, groups: Sequence[Group]) -> Figure:
     choices = search.found["choices"]
     height = 1.3 + max(0.17 * len(choices), 1.6)
     figure = Figure(figsize=(HALF, height), layout="constrained")
-    cells, undecided = figure.subplots(1, 2, sharey=True, width_ratios=(5, 1))
+    entropies = mean_entropies(search.found)
+    panels = 2 if entropies else 1
+    how = {"sharey": True, "squeeze": False, "width_ratios": (5, 1)[:panels]}
+    cells, *beside = figure.subplots(1, panels, **how)[0]
     colours, keys = _option_colours(search)
     order = [client for client in clients_in_order(groups) if client in there.genes]
     some = order[:: -(-len(order) // MAX_PIXELS)] if order else []  # as many as can be seen
@@ -72,17 +77,15 @@ def _map(search: Search, there: Deployed, groups: Sequence[Group]) -> Figure:
     cells.set_title(looks(groups)[search.place].title if len(groups) > 1 else "")
     written = not keys and len(order) <= MAX_WRITTEN
     if written:
-        _write_options(cells, search, there, order)
+        _write_options(cells, search, there, order, colours)
     columns(cells, order, [f"{len(set(there.genes[c]))} different options" for c in order])
     name_clients(cells, order, client_titles(groups))
-    if entropies := mean_entropies(search.found):
+    for undecided in beside:
         undecided.barh(range(len(choices)), list(entropies.values()), height=0.7, color=MUTED)
-    else:
-        undecided.set_visible(False)
-    undecided.set_xlim(0, 1)
-    undecided.set_xlabel("entropy")
-    undecided.grid(visible=False, axis="y")
-    undecided.tick_params(axis="y", labelleft=False, length=0)
+        undecided.set_xlim(0, 1)
+        undecided.set_xlabel("entropy")
+        undecided.grid(visible=False, axis="y")
+        undecided.tick_params(axis="y", labelleft=False, length=0)
     size = 8 if len(choices) <= 30 else 6.5
     names = [_row_name(search, choice, told=not keys and not written) for choice in choices]
     cells.set_yticks(range(len(choices)), names, fontsize=size)
@@ -96,7 +99,9 @@ def _row_name(search: Search, choice: dict[str, Any], told: bool) -> str:
     return clip(choice["name"], 28) + (f": {clip(options, 14)}" if told else "")
 
 
-def _write_options(axes: Axes, search: Search, there: Deployed, order: list[int]) -> None:
+def _write_options(
+    axes: Axes, search: Search, there: Deployed, order: list[int], colours: list[Any]
+) -> None:
     """Write the options into their cells, where they make a difference."""
     size = 7.0 if len(order) <= 8 else 5.5
     for column, client in enumerate(order):
@@ -105,7 +110,8 @@ def _write_options(axes: Axes, search: Search, there: Deployed, order: list[int]
         ):
             if row not in there.idle[client]:
                 text = clip(option_name(search, choice, gene), 6)
-                how = {"ha": "center", "va": "center", "fontsize": size, "color": "#111111"}
+                ink = readable_on(colours[row][gene])
+                how = {"ha": "center", "va": "center", "fontsize": size, "color": ink}
                 axes.text(column, row, text, **how)
 
 
@@ -138,6 +144,12 @@ def _option_colours(search: Search) -> tuple[list[Any], list[Line2D]]:
 def _ends() -> list[Line2D]:
     ends = ((0.0, "smallest option"), (0.5, "between"), (1.0, "largest option"))
     return [square(SCALE(at), name) for at, name in ends]
+
+
+def readable_on(colour: Any) -> str:
+    """Return the ink that stands out most from a colour, by the contrast of WCAG 2."""
+    light = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return WHITE if np.dot(light, (0.2126, 0.7152, 0.0722)) < MIDDLE else BLACK
 
 
 def square(colour: Any, name: str) -> Line2D:

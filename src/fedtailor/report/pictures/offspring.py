@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from fedtailor.report.drawing import HALF, legend, line_keys, looks
+from fedtailor.report.drawing import HALF, legend, line_keys, looks, rounds_axis, shade
 from fedtailor.report.offspring_facts import (
     ByRoundAndClient,
     Scale,
@@ -125,10 +124,9 @@ def lines_over_rounds(
             [one.mean if (end := getattr(one, side)) is None else end for one in line.values()]
             for side in ("low", "high")
         )
-        axes.fill_between(rounds, low, high, color=look.colour, alpha=0.18, linewidth=0)
-    axes.set_xlabel("round")
+        shade(axes, rounds, low, high, look.colour)
+    rounds_axis(axes, [round for line in told.values() for round in line])
     axes.set_ylabel(name)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     lowest, highest = axes.get_ylim()
     axes.set_ylim(max(limits[0], lowest), min(limits[1], highest))
     if lowest < 0 < highest:

@@ -78,7 +78,7 @@ def accuracy_over_clients(groups: Sequence[Group]) -> Drawn | None:
     keys = line_keys(groups)
     for key, under in zip(keys, hidden, strict=False):
         if under is not None:
-            key.set_label(f"{key.get_label()} (as {every[under].title})")
+            key.set_label(f"{key.get_label()}\nas {every[under].title}")
     legend(figure, keys)
     rows = [(group.name, c, value) for group in groups for c, value in group.accuracies.items()]
     return Drawn([figure], ("setting", "client", "accuracy"), rows)

@@ -50,7 +50,8 @@ def _panel(groups: Sequence[Group], curves: list[list[Point]], name: str, x: Any
     axes.set_ylabel("untuned test accuracy (%)")
     axes.set_xlabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=name == "round"))
-    axes.set_xlim(left=-0.04 * axes.get_xlim()[1])
+    last = axes.get_xlim()[1]
+    axes.set_xlim(-0.04 * last, 1.04 * last)
     if name == "round":  # one legend serves the panels beside it, too
         legend(figure, _keys(groups, every, hidden))
     return figure
@@ -93,7 +94,7 @@ def _keys(groups: Sequence[Group], every: list[Look], hidden: list[int | None]) 
 
 
 def _also(every: list[Look], under: int | None) -> str:
-    return "" if under is None else f" (as {every[under].title})"
+    return "" if under is None else f"\nas {every[under].title}"
 
 
 def _solid(look: Look) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """How a search went: has it decided, and for what."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from fedtailor.report.drawing import HALF, legend, line_keys, looks
-from fedtailor.report.option_shares import Shares, option_shares, skip_share
-from fedtailor.report.pictures.networks import square
+from fedtailor.report.drawing import HALF, legend, line_keys, looks, rounds_axis, shade
+from fedtailor.report.option_shares import SMALLEST, Shares, option_shares, skip_share
+from fedtailor.report.pictures.networks import KINDS, SCALE, square
 from fedtailor.report.search_facts import Band, Search, over_rounds, searches
 from fedtailor.report.svg import COLOURS, GRID, LOSER, MUTED, Drawn, styled
 from fedtailor.report.wording import clip
@@ -63,12 +63,11 @@ def _bands(groups: Sequence[Group], name: str, told: dict[int, Band]) -> Figure:
     axes, every = figure.subplots(), looks(groups)
     for place, band in told.items():
         colour, line = every[place].colour, every[place].line
-        axes.plot(band.rounds, band.mean, color=colour, linestyle=line, linewidth=2)
-        between = (band.rounds, band.low, band.high)
-        axes.fill_between(*between, color=colour, alpha=0.18, linewidth=0)
-    axes.set_xlabel("round")
+        mark = "o" if len(band.rounds) == 1 else ""
+        axes.plot(band.rounds, band.mean, marker=mark, color=colour, linestyle=line, linewidth=2)
+        shade(axes, band.rounds, band.low, band.high, colour)
+    rounds_axis(axes, [round for band in told.values() for round in band.rounds])
     axes.set_ylabel(name)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if name == "entropy":
         axes.set_ylim(0, 1.02)
     else:
@@ -81,23 +80,29 @@ def _bands(groups: Sequence[Group], name: str, told: dict[int, Band]) -> Figure:
 def _stack(shares: Shares, title: str) -> Figure:
     figure = Figure(figsize=(HALF, 3.0), layout="constrained")
     axes = figure.subplots()
-    kinds = (*COLOURS, LOSER, *MORE)
-    colours = [kinds[k % len(kinds)] for k in range(len(shares.options))]
+    colours = _colours(shares.options)
     steps = np.repeat(shares.shares, 2, axis=0)  # a round's bar reaches to the next
     edges = np.array([[r - 0.5, r + 0.5] for r in shares.rounds]).ravel()
     drawn = axes.stackplot(edges, *(100 * steps.T), colors=colours, linewidth=0.4, edgecolor=GRID)
     axes.set_ylim(0, 100)
+    rounds_axis(axes, shares.rounds)
     axes.set_xlim(edges[0], edges[-1])
-    axes.set_xlabel("round")
     axes.set_ylabel(f"share of {shares.of} (%)")
     axes.set_title(clip(title, 44))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     keys = [
         square(area.get_facecolor()[0], name)
         for area, name in zip(drawn, shares.options, strict=True)
     ]
     legend(figure, keys)
     return figure
+
+
+def _colours(options: Sequence[str]) -> list[Any]:
+    """Return the options' colours: where there are few, those of the map of networks."""
+    if options[0] == SMALLEST:
+        return [SCALE(at) for at in np.linspace(0, 1, len(options))]
+    kinds = KINDS if len(options) <= len(KINDS) else (*COLOURS, LOSER, *MORE)
+    return [kinds[k % len(kinds)] for k in range(len(options))]
 
 
 def _skips(groups: Sequence[Group], shown: list[tuple[Search, Shares]]) -> str:
