@@ -1,9 +1,11 @@
 """Models of real runs, carried out of them and back."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -128,6 +130,18 @@ def test_a_run_that_saved_no_models_is_refused(tmp_path: Path):
         load_model(made, 0)
 
 
+def test_a_client_is_called_by_its_name(
+    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = shutil.copytree(runs["fedrep"].path, tmp_path / "run")
+    known: dict[str, Any] = dict(np.load(path / "partition.npz"))
+    known["names"] = np.array(["a", "b", "c"])
+    np.savez(path / "partition.npz", **known)
+    with pytest.raises(SystemExit, match="0"):
+        main(["export", str(path), "--client", "b", "--hub", str(tmp_path / "hub")])
+    assert "client b (1): cnn, " in capsys.readouterr().out
+
+
 def test_random_images_serve_where_the_data_is_gone(runs: dict[str, Run], tmp_path: Path):
     import shutil
 
@@ -168,7 +182,7 @@ def test_the_verbs(runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureF
         ),
         (["predict", "--client", "0"], "name an image file"),
         (["predict", "a.png"], "--client says whose model of the run"),
-        (["predict", "--client", "0", "none.png"], "none.png cannot be read as an image"),
+        (["predict", "--client", "0", "none.png"], "image: none.png is no file"),
     ],
 )
 def test_what_is_missing_is_said(

@@ -22,6 +22,7 @@ from fedtailor.export.onnx_file import onnx_answer, refuse_without_extra, write_
 from fedtailor.export.personal import build_model
 from fedtailor.export.program import exported, loaded_program, write_program
 from fedtailor.networks.norms import norms_of
+from fedtailor.runs.clients import client_labels
 from fedtailor.runs.folder import Run
 from fedtailor.runs.saved_models import read_model
 
@@ -65,6 +66,7 @@ def export_model(run: Run, client: int, targets: Targets, own_code: bool = False
     facts = facts_of(run, client, model)
     found: dict[str, Any] = {
         "client": client,
+        "name": client_labels(run)[client],
         "space": about["space"]["name"],
         "labels": list(model.labels),
         **{key: facts[key] for key in ("parameters", "macs", "val_accuracy", "test_accuracy")},

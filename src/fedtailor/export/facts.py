@@ -9,7 +9,7 @@ from fedtailor.export.personal import PersonalModel, has_memory, is_own
 from fedtailor.networks import cost
 from fedtailor.runs import database
 from fedtailor.runs.config import make_space
-from fedtailor.runs.folder import Run, asked
+from fedtailor.runs.folder import PARTITION, Run, asked
 from fedtailor.runs.summary import evaluated_round, headline
 
 
@@ -70,7 +70,7 @@ def _data(run: Run) -> dict[str, Any]:
 
 def _images(run: Run, client: int) -> dict[str, int] | None:
     """Return how many images a client has, by split."""
-    if not (run.path / "partition.npz").is_file():
+    if not (run.path / PARTITION).is_file():
         return None
     bounds = run.partition()["bounds"][client].tolist()
     return {name: bounds[at + 1] - bounds[at] for at, name in enumerate(("train", "val", "test"))}

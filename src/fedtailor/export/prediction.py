@@ -37,6 +37,8 @@ def predict_files(model: PersonalModel, files: Sequence[Path]) -> list[dict[str,
 
 def read_image(file: Path, shape: tuple[int, ...]) -> Tensor:
     """Read an image file as a model takes it, resized as a folder of training images is."""
+    if not file.is_file():
+        raise UserError(f"image: {file} is no file")
     channels, height, width = shape
     size = height if height == width else None
     pixels = read_picture(file, size, "gray" if channels == 1 else "rgb", "image")
