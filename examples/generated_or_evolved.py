@@ -26,7 +26,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,14 +33,13 @@ from typing import Any
 
 import torch
 from generated_tables import RBF, RIDGE, figure, table
-from generated_work import FromRun, Sizes, Trained, Work
+from generated_work import FromRun, Sizes, Trained, Work, mixed
 
 from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.files import whole_file
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch
-from fedtailor.core.types import Augment, Examples
 from fedtailor.data.federation import Federation
 from fedtailor.search import surrogate
 from fedtailor.search.diffusion.encoder import features
@@ -91,7 +89,7 @@ def compare(work: Work, client: int) -> str:
     file = work.folder / f"client-{client}-{_digest(asked, generator, KINDS)}.json"
     if file.exists():
         return file.read_text()
-    val, test = (_mixed(federation.examples(client, split)) for split in ("val", "test"))
+    val, test = (mixed(federation.examples(client, split)) for split in ("val", "test"))
     statistics = work.statistics(store)
     scored = work.folder / f"scored-{client}-{_digest(asked)}.safetensors"
     if not scored.exists():
@@ -122,12 +120,6 @@ def compare(work: Work, client: int) -> str:
 
 def _digest(*parts: Any) -> str:
     return codec.digest(list(parts))[:12]
-
-
-def _mixed(examples: Examples) -> Examples:
-    """Return examples in random order: batches must not be of one class."""
-    order = torch.randperm(len(examples), generator=rng_for(0, "order"))
-    return replace(examples, index=examples.index[order], augment=Augment())
 
 
 def main(words: Sequence[str] | None = None) -> None:

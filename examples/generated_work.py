@@ -14,7 +14,7 @@ from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.space import Arch, SearchSpace
-from fedtailor.core.types import Examples
+from fedtailor.core.types import Augment, Examples
 from fedtailor.data.federation import Federation, load_federation
 from fedtailor.data.options import DataOptions
 from fedtailor.experiment.prepare import setting_of
@@ -198,7 +198,7 @@ class FromRun(Work):
 
     def scored(self, client: int, space: SearchSpace, score: Score) -> Population:
         """Return the population that the client ended with, scored with the supernet as it is."""
-        archs = list(self._state(client).population.archs)
+        archs = list(self.search_of(client).population.archs)
         return Population(tuple(archs), tuple(score(archs)))
 
     def made(self) -> Generator:
@@ -213,13 +213,20 @@ class FromRun(Work):
 
     def asked(self, client: int) -> list[Any]:
         """Add whose images they are, and the population."""
-        data, archs = self.config().data, self._state(client).population.archs
+        data, archs = self.config().data, self.search_of(client).population.archs
         return [*super().asked(client), repr(data), [list(arch) for arch in archs]]
 
-    def _state(self, client: int) -> Search:
+    def search_of(self, client: int) -> Search:
+        """Return what a client ended with."""
         run = Run(self.path)
         made = {one: round for one, round, _ in database.client_states(run.db, run.last_round())}
         return codec.read(Search, run.states / state_file(client, made[client]))
+
+
+def mixed(examples: Examples) -> Examples:
+    """Return examples in random order: batches must not be of one class."""
+    order = torch.randperm(len(examples), generator=rng_for(0, "order"))
+    return replace(examples, index=examples.index[order], augment=Augment())
 
 
 def _loaded(space: SearchSpace, file: Path | str | None) -> Generator:

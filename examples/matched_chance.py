@@ -16,8 +16,9 @@ from typing import Annotated
 import torch
 from annotated_types import Interval
 
-from fedtailor import Arch, Client
+from fedtailor import Client
 from fedtailor.algorithms.spider import SPIDER, Private
+from fedtailor.search import perturb
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 
@@ -29,9 +30,7 @@ class Matched(SPIDER):
     normal_share: Share = 0.5
     reduction_share: Share = 0.5
 
-    def _tested(
-        self, client: Client, own: Private, removed: dict[str, Arch]
-    ) -> dict[str, tuple[float, float]]:
+    def _tested(self, client: Client, own: Private, removed: perturb.Removed) -> perturb.Tested:
         """Throw a coin for every edge instead of testing anything."""
         rng, coins = client.rng("matched"), dict[str, tuple[float, float]]()
         for edge, names in itertools.groupby(removed, lambda name: name.rsplit("/", 1)[0]):

@@ -34,8 +34,6 @@ from fedtailor.search import perturb
 from fedtailor.spaces.darts import DARTS
 from fedtailor.training.fitness import fitness_of_kinds
 
-KINDS = ("accuracy", "likelihood")
-
 
 @dataclass(frozen=True)
 class Removals:
@@ -69,13 +67,10 @@ def agreement(kept: np.ndarray) -> tuple[float, float]:
     return float((kept[0] == kept[1]).mean()), float(np.dot(*shares))
 
 
-def removals_of(space: DARTS, own: Private) -> dict[str, perturb.Arch]:
+def removals_of(space: DARTS, own: Private) -> perturb.Removed:
     """Return the network without each operation that is in doubt."""
-    without = dict[str, perturb.Arch]()
-    for edges in perturb.undecided(own.arch):
-        question = perturb.question(space, own.arch, edges)
-        without |= {name: question.without[name] for name in question.doubtful}
-    return without
+    edges = perturb.undecided(own.arch)
+    return perturb.doubts([perturb.question(space, own.arch, edge) for edge in edges])
 
 
 def tested(run: Run, setting: Setting, federation: Federation) -> Removals:
@@ -97,26 +92,35 @@ def tested(run: Run, setting: Setting, federation: Federation) -> Removals:
         halves = [replace(client.val, index=val[start::2]) for start in (0, 1)]
         archs = list(without.values())
         columns.append(
-            np.array([fitness_of_kinds(client, store, archs, KINDS, half) for half in halves])
+            np.array(
+                [fitness_of_kinds(client, store, archs, perturb.KINDS, half) for half in halves]
+            )
         )
     return Removals(names, np.stack(columns, -1).swapaxes(0, 1))
 
 
-def main() -> None:
+def removals_in(run: Run) -> Removals:
+    """Read a run of SPIDER and the data it was of, and test all removals."""
+    config = read_config(run.path / CONFIG)
+    if not isinstance(config.algorithm, SPIDER):
+        raise UserError(f"{run.path}: is not a run of spider")
+    federation = load_federation(config.data)
+    return tested(run, setting_of(config, federation), federation)
+
+
+def main(words: list[str] | None = None) -> None:
     """Print the table, in points of accuracy and hundredths of a nat."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run")
-    path = parser.parse_args().run
+    path = parser.parse_args(words).run
     torch.set_num_threads(1)
-    run = Run(path)
-    config = read_config(run.path / CONFIG)
-    if not isinstance(config.algorithm, SPIDER):
-        raise SystemExit(f"{path} is not a run of spider")
-    federation = load_federation(config.data)
-    removals = tested(run, setting_of(config, federation), federation)
+    try:
+        removals = removals_in(Run(path))
+    except UserError as error:
+        parser.error(str(error))
     print("| score | mean | removal | silo | removal x silo | chance | halves agree | by chance |")
     print("|---|---|---|---|---|---|---|---|")
-    for place, kind in enumerate(KINDS):
+    for place, kind in enumerate(perturb.KINDS):
         parts = parts_of(100 * removals.scores[place])
         rule: perturb.Rule = "accuracy" if kind == "accuracy" else "loss"
         same, chance = agreement(removals.kept(rule))

@@ -112,7 +112,7 @@ PY
     cat $R/lambda.md
     [ -s $R/strength.txt ] || sed -n 's/^best //p' $R/lambda.md > $R/strength.txt
 fi
-STRENGTH=$(cat $R/strength.txt 2> /dev/null || echo 0.01); say "lambda: $STRENGTH"
+STRENGTH=$(cat $R/strength.txt 2> /dev/null); STRENGTH=${STRENGTH:-0.01}; say "lambda: $STRENGTH"
 L="algorithm.strength=$STRENGTH"
 
 go search-0 $S $L seed=0
@@ -166,7 +166,7 @@ ALL=(); for name in search random matched common whole printed alone ditto fedav
         echo; echo "## Differences from $base"; $F compare "$one" "$(seeds search)" | sed -n '/^| minus/,$p'
     done
     echo; echo "## Sizes, memory, operations, distances"; $P $E/spider_architectures.py "${ALL[@]}"
-    for one in $R/gain-*.txt; do echo; echo "## $one"; cat $one; done
+    for one in $R/gain-*.txt; do [ -s $one ] && { echo; echo "## $one"; cat $one; }; done
     echo; echo "## Validation"; cat $R/removals.md $R/lambda.md
 } > $R/tables.md 2> $R/logs/tables.log
 say "tables: $R/tables.md"
