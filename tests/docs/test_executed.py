@@ -75,21 +75,22 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def after_readme(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the README's commands were given."""
-    place = tmp_path_factory.mktemp("readme")
+def after_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the README's commands were given, then every other."""
+    place = tmp_path_factory.mktemp("commands")
     _picture(place / "photo.png", 0)
     with chdir(place):
         follow("README.md")
+        follow("docs/commands.md")  # takes up where the README ends
     return place
 
 
-def test_the_commands_of_the_readme_do_what_they_say(after_readme: Path):
-    runs = after_readme / "runs"
+def test_every_command_does_what_it_says(after_all: Path):
+    runs = after_all / "runs"
     assert (Run(runs / "b").last_round(), len(list((runs / "my-sweep").iterdir()))) == (1, 6)
     for file in ("my.toml", "compare-a-b.html", "client3.onnx", "my_method.py",
-                 "runs/a/report.html", "runs/a/onboard/report.html", "runs/b-again"):  # fmt: skip
-        assert (after_readme / file).exists(), file
+                 "runs/a/report.html", "runs/c/onboard/report.html", "runs/b-again"):  # fmt: skip
+        assert (after_all / file).exists(), file
 
 
 def test_the_first_five_minutes_lead_where_they_should(
@@ -103,14 +104,14 @@ def test_the_first_five_minutes_lead_where_they_should(
         assert (folder / file).is_file(), file
 
 
-def test_the_commands_and_the_code_of_taking_a_model_out(after_readme: Path):
-    """They take up where the README ends."""
-    shutil.copyfile(after_readme / "photo.png", after_readme / "other.png")
-    with chdir(after_readme):
-        (after_readme / "client3.onnx").unlink()
+def test_the_commands_and_the_code_of_taking_a_model_out(after_all: Path):
+    """They take up where the page of all commands ends."""
+    shutil.copyfile(after_all / "photo.png", after_all / "other.png")
+    with chdir(after_all):
+        (after_all / "client3.onnx").unlink()
         follow("docs/export.md")
         found = executed("docs/export.md")
-    assert {path.name for path in (after_readme / "models").iterdir()}
+    assert {path.name for path in (after_all / "models").iterdir()}
     assert found["model"].labels == tuple("0123456789")
 
 
