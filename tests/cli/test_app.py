@@ -223,15 +223,44 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tm
 
 
 def test_ctrl_c_while_starting_is_a_sentence_too(config: Path, tmp_path: Path):
-    command = [*COMMAND, "run", str(config), "engine.workers=2", "--out", str(tmp_path / "run")]
+    words = ["rounds=200", "engine.workers=2", "--out", str(tmp_path / "run")]
     for delay in (0.8, 1.6, 2.4):
-        process = in_the_foreground(command)
+        process = in_the_foreground([*COMMAND, "run", str(config), *words])
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         # 2: a run is there from the last time; -2: by the signal itself, to a shell 130
         assert process.returncode in (130, 2, -2), errors
-        assert "Traceback" not in errors and len(errors.splitlines()) == 1
+        assert "Traceback" not in errors
+        *progress, last = errors.splitlines() or [""]
+        assert last.startswith("fedtailor: ") or process.returncode == -2, errors
+        assert all(line.startswith("run: ") for line in progress), errors
+
+
+SWALLOWED = """
+import signal, time, weakref
+from fedtailor.cli import app
+
+class Module:
+    pass
+
+app._heard_interrupts()
+module = Module()
+seen = weakref.ref(module, lambda _: signal.raise_signal(signal.SIGINT))
+try:
+    del module  # Python drops what is raised in here
+    time.sleep(20)
+    print("went on")
+except KeyboardInterrupt:
+    print("stopped")
+"""
+
+
+def test_ctrl_c_is_heard_where_python_drops_exceptions():
+    process = subprocess.run(
+        [sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=60
+    )
+    assert (process.stdout, process.stderr) == ("stopped\n", "")
 
 
 def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):

@@ -1,9 +1,11 @@
 """The command line, put together of its verbs. What is slow to import is imported by the verb."""
 
+import _thread
 import signal
 import sqlite3
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
@@ -77,4 +79,21 @@ def _heard_interrupts() -> list[int]:
     main_thread = threading.current_thread() is threading.main_thread()
     if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = _interrupting_again(sys.unraisablehook)
     return heard
+
+
+def _interrupting_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a hook by which Ctrl-C comes once more where Python could not raise it.
+
+    In a destructor or in the callback of a weak reference (the import system has these) Python
+    drops every exception, and without this the program would go on as if nothing had been pressed.
+    """
+
+    def hook(dropped: Any) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            threading.Timer(0.01, _thread.interrupt_main).start()
+        else:
+            otherwise(dropped)
+
+    return hook
