@@ -1,6 +1,5 @@
 """The command line, put together of its verbs. What is slow to import is imported by the verb."""
 
-import _thread
 import signal
 import sqlite3
 import sys
@@ -89,10 +88,11 @@ def _interrupting_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None
     In a destructor or in the callback of a weak reference (the import system has these) Python
     drops every exception, and without this the program would go on as if nothing had been pressed.
     """
+    main_thread = threading.get_ident()
 
     def hook(dropped: Any) -> None:
         if dropped.exc_type is KeyboardInterrupt:
-            threading.Timer(0.01, _thread.interrupt_main).start()
+            threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
         else:
             otherwise(dropped)
 
