@@ -237,32 +237,6 @@ def test_ctrl_c_while_starting_is_a_sentence_too(config: Path, tmp_path: Path):
         assert all(line.startswith("run: ") for line in progress), errors
 
 
-SWALLOWED = """
-import signal, time, weakref
-from fedtailor.cli import app
-
-class Module:
-    pass
-
-app._heard_interrupts()
-module = Module()
-seen = weakref.ref(module, lambda _: signal.raise_signal(signal.SIGINT))
-try:
-    del module  # Python drops what is raised in here
-    time.sleep(60)
-    print("went on")
-except KeyboardInterrupt:
-    print("stopped")
-"""
-
-
-def test_ctrl_c_is_heard_where_python_drops_exceptions():
-    process = subprocess.run(
-        [sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=30
-    )
-    assert (process.stdout, process.stderr) == ("stopped\n", "")
-
-
 def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
     master, slave = pty.openpty()
     words = ["rounds=30", "eval_every=2", "--out", str(tmp_path / "run")]

@@ -1,11 +1,7 @@
 """The command line, put together of its verbs. What is slow to import is imported by the verb."""
 
-import signal
 import sqlite3
 import sys
-import threading
-from collections.abc import Callable
-from typing import Any
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 
@@ -14,6 +10,7 @@ from fedtailor.cli.common import fail
 from fedtailor.cli.comparison_verbs import compare
 from fedtailor.cli.export_verbs import export, predict
 from fedtailor.cli.generator_verbs import generate, pretrain
+from fedtailor.cli.interrupts import hear_interrupts
 from fedtailor.cli.look_verbs import cp, ls, report, show
 from fedtailor.cli.new_verb import new
 from fedtailor.cli.repeat_verbs import rerun, sweep
@@ -41,7 +38,7 @@ app.register_install_completion_command()
 
 def main(words: list[str] | None = None) -> None:
     """Run the command line; whatever the user can mend is one sentence and exit code 2."""
-    interrupts = _heard_interrupts()
+    hear_interrupts()
     try:
         app(words, exit_on_error=False, print_error=False)
     except UnusedCliTokensError as error:
@@ -60,40 +57,3 @@ def main(words: list[str] | None = None) -> None:
         fail(f"{error}; nothing that was committed is lost", 2)
     except KeyboardInterrupt:
         fail("stopped", 130)
-    except Exception:
-        if not interrupts:
-            raise
-        # some libraries, while they are imported, swallow an interrupt and then break on it
-        fail("stopped", 130)
-
-
-def _heard_interrupts() -> list[int]:
-    """Return a list that Ctrl-C will be entered in, beside what it does by default."""
-    heard: list[int] = []
-
-    def interrupt(number: int, frame: Any) -> None:
-        heard.append(number)
-        signal.default_int_handler(number, frame)
-
-    main_thread = threading.current_thread() is threading.main_thread()
-    if main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
-        sys.unraisablehook = _interrupting_again(sys.unraisablehook)
-    return heard
-
-
-def _interrupting_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Return a hook by which Ctrl-C comes once more where Python could not raise it.
-
-    In a destructor or in the callback of a weak reference (the import system has these) Python
-    drops every exception, and without this the program would go on as if nothing had been pressed.
-    """
-    main_thread = threading.get_ident()
-
-    def hook(dropped: Any) -> None:
-        if dropped.exc_type is KeyboardInterrupt:
-            threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
-        else:
-            otherwise(dropped)
-
-    return hook
