@@ -11,6 +11,7 @@
 set -u
 F=fedtailor; P=python; R=${RUNS:-runs/spider}; E=examples
 MINUTES=${MINUTES:-150}; GAIN_EPOCHS=${GAIN_EPOCHS:-10}; BEGAN=$SECONDS
+TUNED="algorithm.finetune_epochs=10 algorithm.finetune_lr=0.01"
 mkdir -p $R/logs
 
 cat > $R/base.toml <<'TOML'
@@ -51,6 +52,7 @@ balance = true
 per_client = 1000      # 750 to train, 250 for validation
 split = "official"
 test_per_client = 1000
+public = 1000          # the server's; only `fednas` of rivals.sh uses them, but silos must have the same images
 augment = ["crop", "flip", "cutout"]
 
 [engine]
@@ -124,17 +126,16 @@ if finished search-1; then
     go common-0 algorithm.searcher=none $L $COMMON seed=0
 fi
 
-# Experiment 3: would another silo's network do as well?
+# Experiment 3: would another silo's network do as well? And the rest of experiment 2
 gain search-0 global
-gain search-0 theirs
-gain random-0 global
-
-# The rest of experiment 2
-go alone-0 $S algorithm.strength=0 seed=0
 if finished search-1; then
-    go fedavg-0 algorithm.name=fedavg algorithm.finetune_epochs=10 algorithm.finetune_lr=0.003 $COMMON data.join_val=true seed=0
+    go fedavg-0 algorithm.name=fedavg $TUNED $COMMON data.join_val=true seed=0
     go ditto-0 algorithm.name=ditto $L $COMMON data.join_val=true seed=0
 fi
+go whole-0 algorithm.searcher=none $L seed=0
+go alone-0 $S algorithm.strength=0 seed=0
+gain search-0 theirs
+gain random-0 global
 # Networks by chance that are as large as the searched ones, where these have other shares of convolutions
 if finished search-0 && finished search-1 && finished random-0; then
     SHARES=$(PYTHONPATH=$E $P - $R <<'PY'
@@ -152,7 +153,6 @@ PY
     say "shares of convolutions to match: ${SHARES:-none, they are alike}"
     [ -n "$SHARES" ] && go matched-0 algorithm.name=$E/matched_chance.py:Matched $L $SHARES seed=0
 fi
-go whole-0 algorithm.searcher=none $L seed=0
 go printed-0 algorithm.searcher=printed $L seed=0
 if finished search-0; then go common-1 algorithm.searcher=none $L "space.arch=$(majority search-0)" seed=1; fi
 
