@@ -1,5 +1,5 @@
 #!/bin/bash
-# The experiments of SPIDER whose tables belong into spider.md, in the order of what they are worth: about 200 minutes
+# The experiments of SPIDER whose tables belong into spider.md, in the order of what they are worth: about 220 minutes
 # of two cores.
 #   FEDTAILOR_DATA=... RUNS=runs/spider bash results/spider.sh       from the project's folder
 # The same command goes on after an interruption: what is finished is skipped.
@@ -17,15 +17,15 @@ mkdir -p $R/logs
 cat > $R/base.toml <<'TOML'
 # All runs of the experiments; every other value is given on the command line.
 seed = 0
-rounds = 60
-eval_every = 15
+rounds = 40
+eval_every = 10
 
 [algorithm]
 name = "spider"
 strength = 0.01
 searcher = "accuracy"
-warmup = 6             # t = 6, 9, ..., 45: 14 searches
-recovery = 3
+warmup = 4             # t = 4, 6, ..., 30: 14 searches
+recovery = 2
 epochs = 1
 batch = 32
 lr = 0.03              # of the paper's grid, 0.01 and 0.03; the same for every method
@@ -82,8 +82,8 @@ gain() {  # NAME theirs|global
 }
 majority() { $P $E/spider_architectures.py --majority $R/$1 | tr -d ' '; }
 
-# Experiment 1: is there signal in removals? (3 minutes; the rate of a 60-round cosine hardly falls in 6)
-go warm rounds=6 eval_every=6 algorithm.schedule=constant
+# Experiment 1: is there signal in removals? (3 minutes; the rate of a 40-round cosine hardly falls in 4)
+go warm rounds=4 eval_every=4 algorithm.schedule=constant
 if finished warm && [ ! -s $R/removals.md ]; then
     $P $E/removals.py $R/warm > $R/removals.tmp 2> $R/logs/removals.log && mv $R/removals.tmp $R/removals.md
 fi
@@ -96,16 +96,16 @@ fi
 SEARCHER=$(cat $R/searcher.txt 2> /dev/null || echo accuracy); say "searcher: $SEARCHER"
 S="algorithm.searcher=$SEARCHER"
 
-# Experiment 2: lambda at 18 rounds by validation accuracy (edges are still undecided, so it is held out)
-for strength in 0.01 0.1 1; do go lambda-$strength rounds=18 eval_every=18 $S algorithm.strength=$strength; done
+# Experiment 2: lambda at 12 rounds by validation accuracy (edges are still undecided, so it is held out)
+for strength in 0.01 0.1 1; do go lambda-$strength rounds=12 eval_every=12 $S algorithm.strength=$strength; done
 if finished lambda-0.01 && finished lambda-0.1 && finished lambda-1; then
     $P - $R > $R/lambda.md <<'PY'
 import sys
 
 from fedtailor import Run
 from fedtailor.runs.summary import spread
-rows = {s: spread(Run(f"{sys.argv[1]}/lambda-{s}"), 18, "untuned", "accuracy", "val") for s in ("0.01", "0.1", "1")}
-print("| lambda | validation accuracy after 18 rounds | std over silos |\n|---|---|---|")
+rows = {s: spread(Run(f"{sys.argv[1]}/lambda-{s}"), 12, "untuned", "accuracy", "val") for s in ("0.01", "0.1", "1")}
+print("| lambda | validation accuracy after 12 rounds | std over silos |\n|---|---|---|")
 for s, one in rows.items():
     print(f"| {s} | {100 * one['mean']:.2f} | {100 * one['std']:.2f} |")
 best = max(rows, key=lambda s: rows[s]["mean"])
