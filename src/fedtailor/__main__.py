@@ -1,6 +1,6 @@
 """`python -m fedtailor` is the program `fedtailor`."""
 
-from fedtailor.cli.app import main
+from fedtailor.cli.program import main
 
 if __name__ == "__main__":
     main()

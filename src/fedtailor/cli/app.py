@@ -10,7 +10,6 @@ from fedtailor.cli.common import fail
 from fedtailor.cli.comparison_verbs import compare
 from fedtailor.cli.export_verbs import export, predict
 from fedtailor.cli.generator_verbs import generate, pretrain
-from fedtailor.cli.interrupts import hear_interrupts
 from fedtailor.cli.look_verbs import cp, ls, report, show
 from fedtailor.cli.new_verb import new
 from fedtailor.cli.repeat_verbs import rerun, sweep
@@ -38,7 +37,6 @@ app.register_install_completion_command()
 
 def main(words: list[str] | None = None) -> None:
     """Run the command line; whatever the user can mend is one sentence and exit code 2."""
-    hear_interrupts()
     try:
         app(words, exit_on_error=False, print_error=False)
     except UnusedCliTokensError as error:
@@ -55,5 +53,3 @@ def main(words: list[str] | None = None) -> None:
         sys.exit(1)
     except (OSError, sqlite3.Error) as error:
         fail(f"{error}; nothing that was committed is lost", 2)
-    except KeyboardInterrupt:
-        fail("stopped", 130)
