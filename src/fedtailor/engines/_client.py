@@ -64,8 +64,6 @@ def perform(host: ClientHost, ticket: Ticket, message: Message) -> Done:
 
 def _train(host: ClientHost, client: Client, own: Any, message: Message) -> tuple[Any, Reply]:
     """Let the algorithm train; where it tells no parts apart, its cost is that of the step."""
-    # Torch imports much at a process's first optimizer: a second that is no client's cost.
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     watch = Stopwatch(client.meter)
     with watch.part("step"):
         own, reply = host.algorithm.train(client, own, message)

@@ -1,7 +1,8 @@
 """Counting the floating-point operations of a network on the meta device, fast.
 
 Torch's own FlopCounterMode gives the same numbers (where it is right), several times slower: most
-of its time goes into working out the shapes that norms and activations return, in Python.
+of its time goes into working out the shapes that norms and activations return, in Python. For some
+operations it imports torch's compiler to do so, which takes most of a second.
 """
 
 from collections.abc import Callable
@@ -27,14 +28,17 @@ class FlopCounter(TorchDispatchMode):
         super().__init__()
         self.flops = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the guard against torch's compiler would import it, for most of a second
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, or only say what shape it returns, and count it."""
         packet, named = func._overloadpacket, kwargs or {}
         if packet in ELEMENTWISE:
             return torch.empty_like(args[0])
-        if packet in SHAPES:
-            return SHAPES[packet](*args, **named)
-        found = func(*args, **named)
+        run = SHAPES[packet] if packet in SHAPES else func
+        found = run(*args, **named)
         if packet in FORMULAS:
             self.flops += FORMULAS[packet](*args, **named, out_val=found)
         return found
@@ -72,6 +76,27 @@ def _group_norm_backward(
     return _batch_norm_backward(gradient, images, weight)
 
 
+def _broadcast(left: Tensor, right: Any, **_: Any) -> Tensor:
+    other = right.shape if isinstance(right, Tensor) else ()
+    return left.new_empty(torch.broadcast_shapes(left.shape, other))
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    return parts[0].new_empty(shape)
+
+
+def _mean(values: Tensor, dims: list[int], keepdim: bool = False, **_: Any) -> Tensor:
+    gone = {dim % values.dim() for dim in dims}
+    shape = [1 if d in gone else n for d, n in enumerate(values.shape) if keepdim or d not in gone]
+    return values.new_empty(shape)
+
+
+def _matrix_product(bias: Tensor, left: Tensor, right: Tensor, **_: Any) -> Tensor:
+    return left.new_empty(left.shape[0], right.shape[1])
+
+
 def _resized(images: Tensor, size: list[int], *_: Any) -> Tensor:
     return images.new_empty(*images.shape[:2], *size)
 
@@ -93,6 +118,12 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm: _group_norm,
     aten.native_group_norm_backward: _group_norm_backward,
     aten.upsample_bicubic2d: _resized,
+    aten.addmm: _matrix_product,
+    aten.add: _broadcast,
+    aten.mul: _broadcast,
+    aten.div: _broadcast,
+    aten.cat: _joined,
+    aten.mean: _mean,
 }
 FORMULAS: dict[Any, Callable[..., int]] = flop_registry | {
     aten.convolution_backward: _convolution_backward_flops

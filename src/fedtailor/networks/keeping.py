@@ -22,6 +22,7 @@ from fedtailor.networks.counting import (
     picked,
     shapes_of,
 )
+from fedtailor.networks.flops import FlopCounter
 from fedtailor.networks.pieces import Piece
 from fedtailor.networks.plans import Function, plan_of, tensors
 
@@ -115,7 +116,7 @@ def _measured(does: Piece | Function, state: State, batch: int, needs: Needs) ->
 
     given = inputs(state, batch, needs)
     before = [t.untyped_storage()._cdata for t in tensors(given)]
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), FlopCounter():
         after = module(given)  # held, so that no storage is counted under a reused key
     storages = [t.untyped_storage() for t in tensors(after)]
     outputs = [storage._cdata for storage in storages]

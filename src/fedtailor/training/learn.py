@@ -39,6 +39,7 @@ from fedtailor.networks.network import (
     pick,
 )
 from fedtailor.networks.store import Store
+from fedtailor.training import eager
 from fedtailor.training.embed import embed
 from fedtailor.training.evaluate import evaluate, recalibrate
 from fedtailor.training.schedule import cosine
@@ -147,8 +148,8 @@ def optimizer(network: Network, recipe: Recipe, lr: float) -> torch.optim.Optimi
     network.train()
     live = list(network.live.values())
     if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(live, lr=lr, weight_decay=recipe.weight_decay, foreach=True)
-    return torch.optim.SGD(
+        return eager.AdamW(live, lr=lr, weight_decay=recipe.weight_decay, foreach=True)
+    return eager.SGD(
         live, lr=lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, foreach=True
     )
 
