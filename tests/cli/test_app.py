@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -35,6 +35,25 @@ def fedtailor(*words: str | Path, cwd: Path | None = None) -> subprocess.Complet
     )
 
 
+class Said(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Return the command line without a process of its own, which takes seconds to begin."""
+
+    def main_of(*words: str | Path) -> Said:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        out, errors = capsys.readouterr()
+        return Said(int(ended.value.code or 0), out, errors)
+
+    return main_of
+
+
 @pytest.fixture
 def config(tiny: Tiny, tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
@@ -42,8 +61,8 @@ def config(tiny: Tiny, tmp_path: Path) -> Path:
     return path
 
 
-def test_run_show_and_report(config: Path, tmp_path: Path):
-    done = fedtailor("run", config, "algorithm.name=ditto", "--out", tmp_path / "run", "--json")
+def test_run_show_and_report(config: Path, tmp_path: Path, say: Callable[..., Said]):
+    done = say("run", config, "algorithm.name=ditto", "--out", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     wanted = {"algorithm", "rounds", "digest", "test_accuracy", "untuned", "val_selected", "bytes",
@@ -55,17 +74,17 @@ def test_run_show_and_report(config: Path, tmp_path: Path):
     assert len(found["test_accuracy"]["per_client"]) == 5
     assert found["bytes"]["up"] == found["bytes"]["down"] > 0
     assert "macro_f1" in found["other_scores"] and "balanced_accuracy" in found["other_scores"]
-    shown = fedtailor("show", tmp_path / "run", "--json")
+    shown = say("show", tmp_path / "run", "--json")
     assert json.loads(shown.stdout) == found
     folder = {path.name for path in (tmp_path / "run").iterdir()}
     assert folder >= {"config.toml", "environment.json", "partition.npz", "run.db", "state",
                       "clients", "report.html", "figures", "log.txt"}  # fmt: skip
-    text = fedtailor("show", tmp_path / "run").stdout
+    text = say("show", tmp_path / "run").stdout
     assert f"{100 * found['test_accuracy']['mean']:.1f} %" in text and "report" in text
     assert f"step          {found['cost']['sum']['seconds']['mean']:.3f} ± " in text
-    again = fedtailor("run", config, "--out", tmp_path / "run")
+    again = say("run", config, "--out", tmp_path / "run")
     assert again.returncode == 2 and "fedtailor resume" in again.stderr
-    page = fedtailor("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    page = say("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert page.returncode == 0 and "<svg" in (tmp_path / "page.html").read_text()
 
 
@@ -155,40 +174,41 @@ def test_exit_code_and_sentence_of_the_real_program(config: Path):
     assert done.stdout == ""
 
 
-def test_damaged_run_folders_are_a_sentence(config: Path, tmp_path: Path):
-    fedtailor("run", config, "rounds=1", "--out", tmp_path / "run")
+def test_damaged_run_folders_are_a_sentence(config: Path, tmp_path: Path, say: Callable[..., Said]):
+    say("run", config, "rounds=1", "--out", tmp_path / "run")
     database = tmp_path / "run" / "run.db"
     database.write_bytes(b"\0" * 100 + database.read_bytes()[100:])
-    done = fedtailor("show", tmp_path / "run")
+    done = say("show", tmp_path / "run")
     assert done.returncode == 2 and "run.db: cannot be read" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_ls_lists_everything_with_paper_and_what_leaves(tmp_path: Path):
-    found = json.loads(fedtailor("ls", "--json").stdout)
+def test_ls_lists_everything_with_paper_and_what_leaves(tmp_path: Path, say: Callable[..., Said]):
+    found = json.loads(say("ls", "--json").stdout)
     names = {entry["name"] for entry in found["algorithms"]}
     assert names >= {"local", "fedavg", "ditto", "fedrep", "fedbabu"}
     assert {entry["name"] for entry in found["spaces"]} >= {"cnn", "resnet18"}
     assert {entry["name"] for entry in found["data"]} >= {"digits", "cifar10", "cifar100"}
     assert all(entry["about"] for entries in found.values() for entry in entries)
     assert all(entry["paper"] for entry in found["algorithms"])
-    text = " ".join(fedtailor("ls", "algorithms").stdout.split())
+    text = " ".join(say("ls", "algorithms").stdout.split())
     assert "Leaves a client: nothing" in text and "McMahan" in text
 
 
-def test_cp_plan_and_what_it_promises(tmp_path: Path):
-    assert fedtailor("cp", "quickstart", "my.toml", cwd=tmp_path).returncode == 0
+def test_cp_plan_and_what_it_promises(tmp_path: Path, say: Callable[..., Said], monkeypatch: Any):
+    monkeypatch.chdir(tmp_path)
+    assert say("cp", "quickstart", "my.toml").returncode == 0
     words = ("rounds=2", "cohort=4", "data.new_clients=1")
-    found = json.loads(fedtailor("plan", "my.toml", *words, "--json", cwd=tmp_path).stdout)
+    found = json.loads(say("plan", "my.toml", *words, "--json").stdout)
     assert found["clients"] == 8 and found["new_clients"] == 1
     assert len(found["label_counts"]) == 9
     assert sum(map(sum, found["label_counts"])) == 1797
     assert found["parameters"] == 48_730
-    done = fedtailor("run", "my.toml", *words, "--out", "run", "--json", cwd=tmp_path)
+    done = say("run", "my.toml", *words, "--out", "run", "--json")
     summary = json.loads(done.stdout)
     assert summary["bytes"] == {"up": found["bytes"]["up"], "down": found["bytes"]["down"]}
     assert len(summary["test_accuracy"]["per_client"]) == 8, "new clients are kept out"
-    text = fedtailor("plan", "my.toml", cwd=tmp_path).stdout
+    text = say("plan", "my.toml").stdout
     assert "48,730 parameters" in text
 
 
@@ -205,7 +225,7 @@ def in_the_foreground(command: list[str]) -> subprocess.Popen[str]:
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tmp_path: Path):
     path = tmp_path / "run"
-    words = ["rounds=60", "algorithm.name=ditto", "algorithm.lr=0.01", "engine.workers=2"]
+    words = ["rounds=30", "algorithm.name=ditto", "algorithm.lr=0.01", "engine.workers=2"]
     command = [*COMMAND, "run", str(config), *words, "--out", str(path)]
     process = in_the_foreground(command)
     while process.poll() is None and not list(path.glob("state/server-round-00000[2-9]*")):
@@ -217,7 +237,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_resume(config: Path, tiny: Tiny, tm
     assert "Traceback" not in errors
     done = fedtailor("resume", path, "--json")
     assert done.returncode == 0, done.stderr
-    table = tiny(algorithm__name="ditto", algorithm__lr=0.01, rounds=60)
+    table = tiny(algorithm__name="ditto", algorithm__lr=0.01, rounds=30)
     whole = run_experiment(table, tmp_path / "whole")
     assert json.loads(done.stdout)["digest"] == digest(whole)
 
@@ -239,7 +259,7 @@ def test_ctrl_c_while_starting_is_a_sentence_too(config: Path, tmp_path: Path):
 
 def test_progress_is_live_in_a_terminal(config: Path, tmp_path: Path):
     master, slave = pty.openpty()
-    words = ["rounds=30", "eval_every=2", "--out", str(tmp_path / "run")]
+    words = ["rounds=12", "eval_every=2", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
         [*COMMAND, "run", str(config), *words],
         stderr=slave,

@@ -28,14 +28,14 @@ FEDTAILOR = [sys.executable, "-m", "fedtailor"]
 def test_kill_9_at_random_moments_then_resume_gives_the_same_bytes(
     workers: int, tiny: Tiny, tmp_path: Path
 ):
-    table = tiny(algorithm__name="ditto", rounds=40, eval_every=4, engine__workers=workers,
+    table = tiny(algorithm__name="ditto", rounds=24, eval_every=4, engine__workers=workers,
                  algorithm__epochs=4, algorithm__lr=0.02)  # fmt: skip
     config = tmp_path / "config.toml"
     write_config(make_config(table), config)
     whole = run(config, tmp_path / "whole")
     path, kills, moments = tmp_path / "killed", 0, []
     command = [*FEDTAILOR, "run", str(config), "--out", str(path)]
-    while kills < 4:
+    while kills < 2:
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         _wait_for_progress(path, process)
         moments.append(random.uniform(0, 0.6))
