@@ -109,6 +109,18 @@ def test_tables_for_people_and_papers(three: list[str], capsys: pytest.CaptureFi
     assert "a\\_b & $30.0 \\pm 8.2$ & 20.0" in said(capsys, *words)
 
 
+def test_what_took_seconds_is_not_told_as_no_minutes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = folder(tmp_path / "a", [0.5, 0.6])
+    with closing(sqlite3.connect(path / "run.db")) as db, db:
+        db.execute("UPDATE state SET wall_s = 3.0, modelled_s = 0")
+    with pytest.raises(SystemExit):
+        main(["compare", str(path), str(path)])
+    cells = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
+    assert cells[-3:-1] == ["0.05", "0.0"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -51,6 +51,8 @@ def test_a_name_has_its_keys_with_defaults_and_meanings(capsys: pytest.CaptureFi
     assert "[engine]" in listed(capsys, "local") and "[algorithm]" in listed(capsys, "local")
     (found,) = json.loads(listed(capsys, "nasvit", "--json"))
     assert found["kind"] == "space" and {"width", "strides"} <= {f["name"] for f in found["fields"]}
+    (found,) = json.loads(listed(capsys, "digits", "--json"))
+    assert [field["name"] for field in found["fields"] if not field["meaning"]] == []
 
 
 def test_a_starter_says_what_it_is_and_how_it_is_had(capsys: pytest.CaptureFixture[str]):
@@ -68,12 +70,15 @@ def test_runs_are_listed_with_what_they_are(tmp_path: Path, capsys: pytest.Captu
     made_up(tmp_path / "b")
     config = made_up(tmp_path / "broken").path / "config.toml"
     config.unlink()
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "run.db").write_text("no database")
     lines = listed(capsys, str(tmp_path)).splitlines()
     assert lines[0].split() == ["run", "method", "space", "data", "accuracy", "state"]
     assert (
         lines[1].split()[0] == "b" and "digits" in lines[1] and lines[1].endswith("4 of 4 rounds")
     )
     assert "cannot be read" in lines[2] and "%" in lines[1]
+    assert lines[-1].split()[0] in ("junk", "a") and "cannot be read" in " ".join(lines[3:])
     with pytest.raises(SystemExit) as ended:
         main(["show", str(tmp_path), "--json"])
     shown = json.loads(capsys.readouterr().out)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fedtailor.report import page as page_of_runs
 from fedtailor.report.page import write_report
+from fedtailor.report.tables import Cell
 from fedtailor.runs.folder import Run
 from tests.helpers.browser import CHROMIUM, Browser
 from tests.helpers.sample_runs import made_up
@@ -43,6 +45,25 @@ def test_screens(browser: Browser, page: Path):
         backgrounds.append(browser.run("getComputedStyle(document.body).backgroundColor"))
     light, dark, *phone = backgrounds
     assert light != dark and phone == [light, dark]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_many_columns_fit(
+    browser: Browser, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    parts = ["features", "preliminary evaluation", "generation", "training", "evaluation"]
+    parts += ["search", "supernet", "own network", "CPU seconds", "multiply-adds (M)"]
+    columns = [*parts, "server's CPU seconds", "MB down", "MB up", "MB once"]
+    cells = [Cell("12.345", 12.345, "± 10.123\n1,234.5 M") for _ in columns]
+    table = {"columns": columns, "rows": [(name, cells) for name in ("perfedrlnas", "perfedsde")]}
+    monkeypatch.setattr(page_of_runs, "cost_table", lambda *_: table)
+    page = write_report([Run(folder / "fedavg")], tmp_path / "page.html", tmp_path / "figures")
+    for width in (1280, 800, 390):
+        browser.open(page, width)
+        assert browser.run(SIDEWAYS) <= 0, f"the page is wider than {width} px"
+        costs = "document.querySelector('#costs')"
+        moves = browser.run(f"{costs}.scrollWidth - {costs}.clientWidth")
+        assert moves <= 0 or width == 800, f"the table is cut at {width} px"
 
 
 def test_a_client_is_highlighted_everywhere(browser: Browser, page: Path):

@@ -26,7 +26,7 @@ from fedtailor.runs.config import make_config
 from fedtailor.runs.create import create_run
 from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import summarise
-from tests.helpers.sample_runs import CLIENTS, DATA, Reader, edit, report, table
+from tests.helpers.sample_runs import CLIENTS, DATA, Reader, edit, made_up, report, table
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -197,6 +197,14 @@ def test_the_number_of_test_images_is_told(fedavg: Run, tmp_path: Path):
     page = report(tmp_path, fedavg)
     assert f"{sum(sizes):,} in all: one image is" in page
     assert f"{100 / min(sizes):.1f} points of a client" in page
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_unequal_rounds_are_told(fedavg: Run, local: Run, tmp_path: Path):
+    assert "equally many rounds" not in report(tmp_path, fedavg, local)
+    longer = made_up(tmp_path / "longer", rounds=6)
+    says = "not trained for equally many rounds: 4 (fedavg and local), 6 (perfedrlnas)."
+    assert says.replace("), 6", ") and 6") in report(tmp_path, fedavg, local, longer)
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from fedtailor.core.space import Arch
+from fedtailor.core.sums import mean
 from fedtailor.core.types import Client, Log, Metric, Offspring, UsedArch
 from fedtailor.networks import cost
 from fedtailor.networks.network import Network
@@ -60,7 +61,7 @@ def offspring_scores(
         joined: whom they were proposed to join, scored with the same weights; None: with others.
         left: who survived.
     """
-    level = sum(joined.scores) / len(joined) if joined else None
+    level = mean(joined.scores) if joined else None
     thought = predicted if predicted is not None else [None] * len(scored)
     return tuple(
         Offspring(*place, guess, score, arch in left.archs, level)

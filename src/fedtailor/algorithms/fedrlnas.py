@@ -28,6 +28,7 @@ from fedtailor.algorithms._base import Algorithm, mean_of
 from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.core.errors import UserError
 from fedtailor.core.space import Arch, SearchSpace
+from fedtailor.core.sums import mean
 from fedtailor.core.types import (
     Client,
     ClientInfo,
@@ -199,8 +200,8 @@ class FedRLNAS(Algorithm[Found, None]):
         """Return the policy after a step up the mean of the clients' gradients."""
         if not played:
             return state
-        mean = sum(accuracy for _, accuracy in played) / len(played)
-        usual = mean if state.usual is None else state.usual
+        average = mean([accuracy for _, accuracy in played])
+        usual = average if state.usual is None else state.usual
         alphas, policy = _alphas(space, state), state.policy
         if learns:
             pairs = [policies.reinforce(space, alphas, drawn, a - usual) for drawn, a in played]
@@ -209,7 +210,7 @@ class FedRLNAS(Algorithm[Found, None]):
             policy = policies.ascend(
                 policy, {ONE: gradient}, {ONE: moved}, self.policy_rule, self.policy_lr
             )
-        return replace(state, policy=policy, usual=usual + self.baseline_rate * (mean - usual))
+        return replace(state, policy=policy, usual=usual + self.baseline_rate * (average - usual))
 
     def _decided(self, server: Server, state: Found, done: int) -> Found:
         """Once the search is over, take the most probable architecture, with first weights."""

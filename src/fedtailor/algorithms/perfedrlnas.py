@@ -34,6 +34,7 @@ from fedtailor.algorithms._base import Algorithm
 from fedtailor.algorithms._replies import Forms, Sent
 from fedtailor.core.space import Arch, SearchSpace
 from fedtailor.core.stopwatch import Stopwatch
+from fedtailor.core.sums import mean
 from fedtailor.core.types import (
     Client,
     ClientInfo,
@@ -255,10 +256,9 @@ class PerFedRLNAS(Algorithm[Searching, None]):
             if past.round == server.round:
                 alphas = self.alphas(server.setting.space, state, client)
                 each = policies.entropies(server.setting.space, alphas, self.temperature)
-                mean = sum(each) / max(len(each), 1)
                 found[client] = (
                     Metric("server", "reward", past.reward),
-                    Metric("server", "entropy", mean),
+                    Metric("server", "entropy", mean(each)),
                 )
         return found
 

@@ -26,7 +26,7 @@ class DataOptions:
 
     clients: Positive | None = None  # None: 10, or with by_client all there are
     new_clients: Annotated[int, Ge(0)] = 0  # kept out of training: the last ids
-    partition: Scheme = "dirichlet"
+    partition: Scheme = "dirichlet"  # iid, dirichlet, dirichlet_equal, shards or by_client
     alpha: Annotated[float, Ge(0.001), Le(1e6)] = (
         0.3  # of the Dirichlet: the smaller, the more uneven
     )
@@ -47,18 +47,18 @@ class DataOptions:
     size: Positive | None = None  # own folder: resize to size x size
     color: Literal["rgb", "gray"] | None = None  # own folder: convert
     mean: tuple[float, ...] | None = None  # per channel; None: the published one, or 0.5
-    std: tuple[Annotated[float, Gt(0)], ...] | None = None
-    augment: tuple[Literal["crop", "flip", "cutout"], ...] = ()  # of training images
-    crop_padding: Positive = 4
-    cutout_size: Positive = 16
+    std: tuple[Annotated[float, Gt(0)], ...] | None = None  # per channel, as mean
+    augment: tuple[Literal["crop", "flip", "cutout"], ...] = ()  # of training images; these three
+    crop_padding: Positive = 4  # pixels around an image, from which crop cuts
+    cutout_size: Positive = 16  # pixels of a side of what cutout blackens
 
     test_unseen: Annotated[float, Ge(0), Le(1)] = (
         0.0  # share of a client's test images from classes it does not train on
     )
 
-    shift: tuple[ShiftKind, ...] = ()  # how all images of a group of clients differ, dealt in turn
+    shift: tuple[ShiftKind, ...] = ()  # how images of groups of clients differ: blur, noise, ...
     shift_groups: Positive | None = None  # clients are dealt to them in turn; None: each is its own
-    shift_strength: Annotated[float, Gt(0), Le(10)] = 1.0
+    shift_strength: Annotated[float, Gt(0), Le(10)] = 1.0  # 1: as docs/data.md has each shift
 
     def warnings(self) -> tuple[str, ...]:
         """Say in sentences what about these options makes results hard to compare."""

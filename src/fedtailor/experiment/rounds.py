@@ -14,6 +14,7 @@ from fedtailor.core import codec
 from fedtailor.core.errors import UserError
 from fedtailor.core.rng import rng_for
 from fedtailor.core.stopwatch import TimedItems
+from fedtailor.core.sums import mean
 from fedtailor.core.types import NEVER, ClientInfo, Log, Result, Server, Spent
 from fedtailor.engines._base import Ticket
 from fedtailor.experiment.steps import ClientFailedError, Execution, answers, filed
@@ -186,7 +187,7 @@ def _test(
     if not test:
         raise ClientFailedError(f"no client could be tested in round {round}")
     if len(val) == len(clients):  # means over different clients cannot be compared
-        record.val = sum(val) / len(val)
+        record.val = mean(val)
     progress.mean, progress.worst = float(np.mean(test)), worst_tenth(np.array(test))
 
 

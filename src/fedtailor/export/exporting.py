@@ -81,7 +81,7 @@ def export_model(run: Run, client: int, targets: Targets, own_code: bool = False
     }
     took = found["latency_ms"]["torch"]
     facts["latency"] = f"{took:.2f} ms by PyTorch, one thread of the exporting machine's CPU"
-    title = f"{facts['data']['name']}, client {client}: {about['space']['name']}"
+    title = f"{facts['data']['name']}, client {found['name']}: {found['space']}"
     if targets.hub is not None:
         text = card(model, facts, title, USE_HUB)
         with whole_folder(targets.hub) as part:

@@ -34,7 +34,7 @@ def answer(groups: Sequence[Group]) -> str:
 
 def basis(groups: Sequence[Group]) -> str:
     """Say on what the answer stands: test images, seeds, and what its intervals are over."""
-    found = [_images(groups)]
+    found = [_images(groups), _rounds(groups)]
     seeds = [len(group.runs) for group in groups]
     if min(seeds) == max(seeds) == 1:
         found.append(
@@ -123,7 +123,10 @@ def _others(number: int) -> str:
 
 
 def _names(there: list[tuple[Group, Interval]]) -> str:
-    names = [group.name for group, _ in there]
+    return _some([group.name for group, _ in there])
+
+
+def _some(names: Sequence[str]) -> str:
     if len(names) <= MAX_NAMES:
         return listed(names)
     return f"{', '.join(names[:MAX_NAMES])} and {len(names) - MAX_NAMES} more"
@@ -155,6 +158,17 @@ def _images(groups: Sequence[Group]) -> str:
         f"{counted(len(sizes), 'client')} with {each} test images each, {sum(sizes):,} in all: one "
         f"image is {'' if low == high else 'up to '}{worth} of a client's accuracy."
     )
+
+
+def _rounds(groups: Sequence[Group]) -> str:
+    """Say who trained for how many rounds, where that differs: more rounds may be all it takes."""
+    done: dict[int, list[str]] = {}
+    for group in groups:
+        done.setdefault(max(run.last_round() for run in group.runs), []).append(group.name)
+    if len(done) < 2:
+        return ""
+    told = [f"{rounds:,} ({_some(names)})" for rounds, names in sorted(done.items())]
+    return f"Settings were not trained for equally many rounds: {listed(told)}."
 
 
 def _value(value: object) -> str:

@@ -107,9 +107,14 @@ def _minutes(row: Row) -> str:
 
 def _costs(row: Row, columns: Sequence[tuple[str, str, float, int]]) -> list[str]:
     return [
-        "" if row[key] is None else f"{row[key] * unit:,.{digits}f}"
+        "" if row[key] is None else _told(row[key] * unit, digits)
         for key, _, unit, digits in columns
     ]
+
+
+def _told(value: float, digits: int) -> str:
+    """Write a number with so many digits; a small one with two that say something."""
+    return f"{value:.2g}" if 0.001 <= value < 1 else f"{value:,.{digits}f}"
 
 
 def _number(value: float | None) -> str:

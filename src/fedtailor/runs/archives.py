@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from fedtailor.core.sums import mean
 from fedtailor.runs import database
 from fedtailor.runs.database import ArchOfClient, Database
 from fedtailor.runs.folder import Run
@@ -34,7 +35,7 @@ def archives(run: Run) -> dict[int, Any]:
 def agreement(archs: list[tuple[int, ...]]) -> float:
     """Return how much architectures are alike: 1 if all are equal."""
     shares = [Counter(gene).most_common(1)[0][1] / len(archs) for gene in zip(*archs, strict=True)]
-    return sum(shares) / max(len(shares), 1)
+    return mean(shares)
 
 
 def option_counts(db: Database, role: str) -> dict[int, dict[tuple[int, int], int]]:

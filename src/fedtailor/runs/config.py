@@ -32,7 +32,7 @@ class EngineOptions:
 
     name: str = "local"  # or path/to/file.py:Class
     workers: Annotated[int, Ge(0)] = 2  # processes; 0: in this one, for debugging
-    device: Device = "auto"
+    device: Device = "auto"  # or cpu, cuda; auto: cuda where there is one
 
 
 @dataclass(frozen=True)

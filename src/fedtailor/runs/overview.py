@@ -23,7 +23,10 @@ def overview(folder: Path) -> list[dict[str, Any]]:
 
 
 def _at_a_glance(path: Path) -> dict[str, Any]:
-    run = Run(path)
+    try:
+        run = Run(path)
+    except UserError as error:
+        return {"run": str(path), "state": f"cannot be read: {error}"}
     try:
         round, done = evaluated_round(run), max(run.last_round(), 0)
         found, planned = spread(run, round, headline(run, round)), asked(run, "rounds")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fedtailor.core.space import Arch
+from fedtailor.core.sums import mean
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def remember(
             keep = rules.best and before is not None and before > one.accuracy
             latest[one.client] = before if keep else one.accuracy
     known = [accuracy for accuracy in latest.values() if accuracy is not None]
-    average = sum(known) / max(len(known), 1)
+    average = mean(known)
     found = dict(past)
     for one, reward in zip(played, rewards(played, average, rules), strict=True):
         before = past.get(one.client, Past(round, 0, 0.0, 0.0, None))

@@ -20,7 +20,7 @@ from fedtailor.report.wording import percent
 from fedtailor.runs.comparison import Group, accuracies
 
 NAMED = re.compile(r"(.*?)(?: layer (\d+))? (depth|width|kernel|expansion)")
-MAX_RUNS = 2  # settings whose networks are drawn
+MAX_RUNS = 3  # settings whose networks are drawn
 
 
 @dataclass

@@ -16,7 +16,7 @@ from fedtailor.report.wording import percent
 from fedtailor.runs.comparison import Group, accuracies
 
 EDGE = re.compile(r"(normal|reduction) (\S+) to (\S+)")
-MAX_RUNS = 2  # settings whose cells are drawn
+MAX_RUNS = 3  # settings whose cells are drawn
 PLACES = {
     "c_{k-2}": (0.0, 1.0), "c_{k-1}": (0.0, -1.0), "0": (1.5, 1.0), "1": (3.0, -1.0),
     "2": (4.5, 1.0), "3": (6.0, -1.0), "out": (7.2, 0.0),

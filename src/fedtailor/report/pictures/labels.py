@@ -27,6 +27,7 @@ from fedtailor.report.facts import (
     unseen_tests,
 )
 from fedtailor.report.svg import COLOURS, LOSER, MUTED, Drawn, styled
+from fedtailor.report.wording import counted
 from fedtailor.runs.comparison import Group, count_test_images, same_data
 from fedtailor.runs.folder import Run, asked
 
@@ -78,7 +79,8 @@ def _picture(
         _heat(axes, counts, unseen > 0)
         title += f";\ntoo many for bubbles: the strongest colour is {counts.max():,} images"
     if unseen.any():
-        title += f";\n{unseen.sum():,} test images are of unseen classes"
+        images = counted(int(unseen.sum()), "test image")
+        title += f";\n{images} {'is' if unseen.sum() == 1 else 'are'} of unseen classes"
     sizes.set_title(title)
     _name_classes(axes, labels)
     columns(axes, order, _texts(run, order, counts, unseen))

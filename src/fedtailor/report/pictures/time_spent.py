@@ -14,7 +14,7 @@ from fedtailor.report.wording import clip
 from fedtailor.runs.comparison import Group
 from fedtailor.runs.cost_summary import costs
 
-MAX_PANELS = 4  # settings
+MAX_PANELS = 6  # settings
 MAX_ROUNDS = 30  # the last ones
 MAX_CLIENTS = 30  # those that rounds waited for longest
 MORE = ("#f0e442", "#7b5ea7", "#a65628")  # parts beyond the page's colours
