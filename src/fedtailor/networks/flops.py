@@ -37,8 +37,7 @@ class FlopCounter(TorchDispatchMode):
         packet, named = func._overloadpacket, kwargs or {}
         if packet in ELEMENTWISE:
             return torch.empty_like(args[0])
-        run = SHAPES[packet] if packet in SHAPES else func
-        found = run(*args, **named)
+        found = SHAPES[packet](*args, **named) if packet in SHAPES else func(*args, **named)
         if packet in FORMULAS:
             self.flops += FORMULAS[packet](*args, **named, out_val=found)
         return found
