@@ -40,6 +40,26 @@ def test_the_csv_has_every_number(made: Run, capsys: pytest.CaptureFixture[str])
     assert len(rows) == made.db.query("SELECT count(*) FROM metric")[0][0]
 
 
+def test_every_table_is_a_file(made: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["show", str(made.path), "--tables", str(tmp_path / "all")]
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    names = {name for (name,) in made.db.query(query)}
+    assert {path.stem for path in (tmp_path / "all").iterdir()} == names, "none is forgotten"
+    for name in names:
+        text = (tmp_path / "all" / f"{name}.csv").read_text()
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        stored = made.db.query(f"SELECT * FROM {name}")
+        assert len(rows) == 1 + len(stored) and all(len(row) == len(rows[0]) for row in rows)
+    sent = csv.DictReader(io.StringIO((tmp_path / "all" / "message.csv").read_text()))
+    up = sum(int(row["bytes"]) for row in sent if row["direction"] == "up")
+    assert up == summarise(made)["bytes"]["up"] > 0
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "is not empty; nothing was written" in capsys.readouterr().err
+
+
 def test_tensorboard_has_means_over_clients_by_round(made: Run, tmp_path: Path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with pytest.raises(SystemExit, match="0"):

@@ -64,6 +64,7 @@ def show(
     reach: Reach = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, Parameter(name="--csv", negative="")] = False,
+    tables: Path | None = None,
     tensorboard: Path | None = None,
 ) -> None:
     """Show what a run found and cost; of a search, every client's likeliest or best architecture.
@@ -74,6 +75,8 @@ def show(
         as_json: print JSON for scripts: every client's value, every policy, and `digest`, equal
             for equal runs.
         as_csv: print every number that was measured, by round and client.
+        tables: write all there is into this folder, a CSV file each: metrics, architectures,
+            messages, timings and more.
         tensorboard: write the metrics into this folder, for TensorBoard; needs
             pip install 'fedtailor[track]'.
     """
@@ -84,7 +87,7 @@ def show(
     from fedtailor.runs.clients import client_names
     from fedtailor.runs.cost_summary import costs
     from fedtailor.runs.folder import Run
-    from fedtailor.runs.metric_tables import metrics_csv, write_tensorboard
+    from fedtailor.runs.metric_tables import metrics_csv, write_tables, write_tensorboard
     from fedtailor.runs.overview import holds_runs, overview
     from fedtailor.runs.time_to_accuracy import wanted
 
@@ -99,6 +102,9 @@ def show(
     found = Run(path)
     if as_csv:
         print(metrics_csv(found), end="")
+        return
+    if tables is not None:
+        print(f"wrote {', '.join(write_tables(found, tables))} to {tables}")
         return
     if tensorboard is not None:
         print(f"wrote {write_tensorboard(found, tensorboard)} curves to {tensorboard}")

@@ -15,6 +15,10 @@ from fedtailor.runs.folder import Run
 from fedtailor.runs.summary import worst_tenth
 
 COLUMNS = ("round", "client", "split", "model", "name", "value")
+TABLES = (  # of run.db, as far as a run has them
+    "device", "metric", "architecture", "message", "timing", "offspring", "gain", "event", "search",
+    "state", "version",
+)  # fmt: skip
 
 
 def metrics_csv(run: Run) -> str:
@@ -26,6 +30,21 @@ def metrics_csv(run: Run) -> str:
     return out.getvalue()
 
 
+def write_tables(run: Run, folder: Path) -> list[str]:
+    """Write the tables of a run's database as CSV files; return their names."""
+    _refuse_filled(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    there = {name for (name,) in run.db.query("SELECT name FROM sqlite_master")}
+    names = [name for name in TABLES if name in there]
+    for name in names:
+        columns = [row[0] for row in run.db.query(f"SELECT name FROM pragma_table_info('{name}')")]
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as out:
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(run.db.query(f"SELECT * FROM {name}"))
+    return names
+
+
 def write_tensorboard(run: Run, folder: Path) -> int:
     """Write what was measured as TensorBoard reads it; return how many curves there are.
 
@@ -34,8 +53,7 @@ def write_tensorboard(run: Run, folder: Path) -> int:
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise UserError("tensorboard: it is not installed; pip install 'fedtailor[track]'")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: is not empty; nothing was written")
+    _refuse_filled(folder)
     from torch.utils.tensorboard import SummaryWriter
 
     tags = set()
@@ -47,6 +65,11 @@ def write_tensorboard(run: Run, folder: Path) -> int:
             if tag.endswith("accuracy"):
                 writer.add_scalar(f"{tag} of the worst 10 %", worst_tenth(values), round)
     return len(tags)
+
+
+def _refuse_filled(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: is not empty; nothing was written")
 
 
 def _by_round(run: Run) -> Iterator[tuple[tuple[int, str], np.ndarray]]:
