@@ -141,6 +141,9 @@ def test_a_client_is_called_by_its_name(
         main(["export", str(path), "--client", "b", "--hub", str(tmp_path / "hub")])
     assert "client b (1): cnn, " in capsys.readouterr().out
     assert ", client b (1): cnn\n" in (tmp_path / "hub" / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit, match="0"):
+        main(["export", str(path), "--all", "--hub", str(tmp_path / "all")])
+    assert {p.name for p in (tmp_path / "all").iterdir()} == {"000-a", "001-b", "002-c"}
 
 
 def test_random_images_serve_where_the_data_is_gone(runs: dict[str, Run], tmp_path: Path):

@@ -1,8 +1,11 @@
 """What clients are called: by names where the data has them, else by their numbers."""
 
+import re
 from collections.abc import Sequence
 
 from fedtailor.core.errors import UserError, nearest
+
+MOST_LETTERS = 60  # of a name in a file's
 
 
 def names_or_numbers(names: Sequence[str], clients: int) -> list[str]:
@@ -18,6 +21,14 @@ def label_of(names: Sequence[str], number: int) -> str:
     if number >= len(names) or names[number] == str(number):
         return str(number)
     return f"{names[number]} ({number})"
+
+
+def file_stem_of(names: Sequence[str], number: int) -> str:
+    """Return what a client's file is called: its number, then its name as far as files allow."""
+    if number >= len(names) or names[number] == str(number):
+        return f"{number:03d}"
+    letters = re.sub(r"[^\w.-]+", "-", names[number])[:MOST_LETTERS].strip(".-")
+    return f"{number:03d}-{letters}" if letters else f"{number:03d}"
 
 
 def find_client(names: Sequence[str], wanted: int | str) -> int:

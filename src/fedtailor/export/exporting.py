@@ -7,6 +7,7 @@ from typing import Any
 
 from fedtailor.core.errors import UserError
 from fedtailor.core.files import whole_folder
+from fedtailor.data.client_names import file_stem_of
 from fedtailor.export.card import USE_HUB, USE_TORCH, card
 from fedtailor.export.checking import (
     accuracy,
@@ -22,7 +23,7 @@ from fedtailor.export.onnx_file import onnx_answer, refuse_without_extra, write_
 from fedtailor.export.personal import build_model
 from fedtailor.export.program import exported, loaded_program, write_program
 from fedtailor.networks.norms import norms_of
-from fedtailor.runs.clients import client_labels
+from fedtailor.runs.clients import client_labels, client_names
 from fedtailor.runs.folder import Run
 from fedtailor.runs.saved_models import read_model
 
@@ -35,9 +36,8 @@ class Targets:
     torch: Path | None = None  # a folder
     hub: Path | None = None  # a folder
 
-    def each(self, client: int) -> "Targets":
+    def each(self, name: str) -> "Targets":
         """Return a place for one client of many, below these, which are folders."""
-        name = f"{client:03d}"
         return Targets(
             self.onnx and self.onnx / f"{name}.onnx",
             self.torch and self.torch / name,
@@ -114,8 +114,9 @@ def export_all(
 ) -> None:
     """Write every client's model below the targets, which are folders."""
     targets.refuse()
+    names = client_names(run)
     for client in clients:
-        told(export_model(run, client, targets.each(client), own_code))
+        told(export_model(run, client, targets.each(file_stem_of(names, client)), own_code))
 
 
 def _written(found: dict[str, Any], form: str, path: Path, apart: float) -> None:
