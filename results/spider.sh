@@ -133,9 +133,18 @@ if finished search-1; then
     go ditto-0 algorithm.name=ditto $L $COMMON data.join_val=true seed=0
 fi
 go whole-0 algorithm.searcher=none $L seed=0
-go alone-0 $S algorithm.strength=0 seed=0
-gain search-0 theirs
 gain random-0 global
+# Two attempts to mend: decided by t = 15, so that more rounds are left for what is found; and (`gain ... theirs`) tuned
+# in the end as FedAvg's are
+go early-0 $S $L algorithm.warmup=2 algorithm.recovery=1 seed=0
+gain search-1 global
+if finished search-0; then
+    COMMON="space.arch=$(majority search-0)"
+    go common-1 algorithm.searcher=none $L $COMMON seed=1
+    go fedavg-1 algorithm.name=fedavg $TUNED $COMMON data.join_val=true seed=1
+fi
+gain search-0 theirs
+go alone-0 $S algorithm.strength=0 seed=0
 # Networks by chance that are as large as the searched ones, where these have other shares of convolutions
 if finished search-0 && finished search-1 && finished random-0; then
     SHARES=$(PYTHONPATH=$E $P - $R <<'PY'
@@ -154,11 +163,10 @@ PY
     [ -n "$SHARES" ] && go matched-0 algorithm.name=$E/matched_chance.py:Matched $L $SHARES seed=0
 fi
 go printed-0 algorithm.searcher=printed $L seed=0
-if finished search-0; then go common-1 algorithm.searcher=none $L "space.arch=$(majority search-0)" seed=1; fi
 
 # Tables
 seeds() { local found=; for s in 0 1; do finished $1-$s && found="$found,$R/$1-$s"; done; [ -n "$found" ] && echo "$1=${found#,}"; }
-ALL=(); for name in search random matched common whole printed alone ditto fedavg; do one=$(seeds $name) && ALL+=("$one"); done
+ALL=(); for name in search early random matched common whole printed alone ditto fedavg; do one=$(seeds $name) && ALL+=("$one"); done
 {
     echo "## Accuracies, and differences from the search"; $F compare "${ALL[@]}"
     for base in random common whole; do
