@@ -23,6 +23,7 @@ from fedtailor.cli.app import main
 from fedtailor.experiment.lifecycle import run as run_experiment
 from fedtailor.runs.config import make_config, write_config
 from fedtailor.runs.summary import digest
+from tests.helpers.foreground import hear_ctrl_c
 
 Tiny = Callable[..., dict[str, Any]]
 COMMAND = [sys.executable, "-m", "fedtailor"]
@@ -213,13 +214,13 @@ def test_cp_plan_and_what_it_promises(tmp_path: Path, say: Callable[..., Said], 
 
 
 def in_the_foreground(command: list[str]) -> subprocess.Popen[str]:
-    """Start a command that hears Ctrl-C, also where the tests run in a shell's background."""
+    """Start a command that hears Ctrl-C."""
     return subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_ctrl_c,
     )
 
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.helpers.foreground import hear_ctrl_c
+
 DROPPED = """
 import signal, time, weakref
 from fedtailor.cli.interrupts import hear_interrupts
@@ -48,7 +50,12 @@ except BaseException:
 
 def printed(program: str, folder: Path) -> str:
     process = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        preexec_fn=hear_ctrl_c,
     )
     assert not process.stderr
     return process.stdout

@@ -22,6 +22,7 @@ from fedtailor.core.errors import UserError
 from fedtailor.core.files import lock_folder
 from fedtailor.runs.schema import SCHEMA
 from fedtailor.runs.watching import look, sights
+from tests.helpers.foreground import hear_ctrl_c
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -183,7 +184,7 @@ def test_ctrl_c_ends_the_looking_and_not_the_run(path: Path):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=hear_ctrl_c,
         )
         assert process.stdout
         seen = [json.loads(process.stdout.readline())["round"] for _ in range(2)]
