@@ -134,9 +134,9 @@ if finished search-1; then
 fi
 go whole-0 algorithm.searcher=none $L seed=0
 gain random-0 global
-# Two attempts to mend: decided by t = 15, so that more rounds are left for what is found; and (`gain ... theirs`) tuned
-# in the end as FedAvg's are
+# Two attempts to mend: decided by t = 15, so that more rounds are left for what is found; tuned in the end as FedAvg is
 go early-0 $S $L algorithm.warmup=2 algorithm.recovery=1 seed=0
+go tuned-0 $S $L $TUNED seed=0
 gain search-1 global
 if finished search-0; then
     COMMON="space.arch=$(majority search-0)"
@@ -166,7 +166,7 @@ go printed-0 algorithm.searcher=printed $L seed=0
 
 # Tables
 seeds() { local found=; for s in 0 1; do finished $1-$s && found="$found,$R/$1-$s"; done; [ -n "$found" ] && echo "$1=${found#,}"; }
-ALL=(); for name in search early random matched common whole printed alone ditto fedavg; do one=$(seeds $name) && ALL+=("$one"); done
+ALL=(); for name in search early tuned random matched common whole printed alone ditto fedavg; do one=$(seeds $name) && ALL+=("$one"); done
 {
     echo "## Accuracies, and differences from the search"; $F compare "${ALL[@]}"
     for base in random common whole; do

@@ -47,7 +47,7 @@ def test_all_of_them_are_found():
     """By their names; a seed of its own is no other name."""
     assert {name.partition("-")[0] for name, _ in SPIDER} == {
         "warm", "lambda", "search", "random", "common", "alone", "fedavg", "ditto", "matched",
-        "whole", "printed", "early",
+        "whole", "printed", "early", "tuned",
     }  # fmt: skip
     assert [name for name, _ in RIVALS] == [
         "fedavg", "fednas-milenas", "fednas-perturbation", "fedrlnas", "knnper", "spider-milenas",
