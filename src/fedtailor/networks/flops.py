@@ -77,17 +77,25 @@ def _group_norm_backward(
 
 def _broadcast(left: Tensor, right: Any, **_: Any) -> Tensor:
     other = right.shape if isinstance(right, Tensor) else ()
-    return left.new_empty(torch.broadcast_shapes(left.shape, other))
+    kind = torch.result_type(left, right)
+    return left.new_empty(torch.broadcast_shapes(left.shape, other), dtype=kind)
+
+
+def _quotient(left: Tensor, right: Any, rounding_mode: str | None = None) -> Tensor:
+    found = _broadcast(left, right)
+    whole = rounding_mode is None and not found.is_floating_point()
+    return found.new_empty(found.shape, dtype=torch.get_default_dtype()) if whole else found
 
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Tensor:
+    parts = [part for part in parts if part.shape != (0,)] or parts  # as torch does
     shape = list(parts[0].shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
     return parts[0].new_empty(shape)
 
 
-def _mean(values: Tensor, dims: list[int], keepdim: bool = False, **_: Any) -> Tensor:
-    gone = {dim % values.dim() for dim in dims}
+def _mean(values: Tensor, dims: list[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
+    gone = {dim % values.dim() for dim in dims or range(values.dim())}
     shape = [1 if d in gone else n for d, n in enumerate(values.shape) if keepdim or d not in gone]
     return values.new_empty(shape)
 
@@ -120,7 +128,7 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.addmm: _matrix_product,
     aten.add: _broadcast,
     aten.mul: _broadcast,
-    aten.div: _broadcast,
+    aten.div: _quotient,
     aten.cat: _joined,
     aten.mean: _mean,
 }

@@ -1,7 +1,7 @@
 """Torch's optimizers without its compiler.
 
 Torch guards the methods of its optimizers against `torch.compile`, and the first call of a guard
-imports the whole compiler: most of a second, and some 40 MB, of every process. Within the guards
+imports the whole compiler: most of a second of every process that trains. Within the guards
 are the same methods.
 """
 
